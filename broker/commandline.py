@@ -33,6 +33,7 @@ DISTRIBUTIONS: Final = {
     "paho": "paho-mqtt",
     "pandas": "pandas",
     "prometheus_client": "prometheus-client",
+    "psycopg": "psycopg[binary]",
     "py4j": "pyspark",
     "pyarrow": "pyarrow",
     "pydantic": "pydantic",

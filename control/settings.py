@@ -23,8 +23,9 @@ from broker.settings import (
 )
 from broker.times import parse_duration
 from connector.settings import ConnectorSettings
-from control.facts.flow.endpoints import Endpoints, Sink, Source
+from control.facts.flow.endpoints import POSTGRESQL, STDOUT, Endpoints, Sink, Source
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
+from db_connector.settings import PostgresqlSettings
 from joiner.runtime.settings import JoinerSettings
 
 
@@ -96,23 +97,28 @@ class Settings(JoinerSettings):
     mqtt: MqttSettings | None = None
     connector: ConnectorSettings | None = None
     influxdb: InfluxdbSettings | None = None
+    postgresql: PostgresqlSettings | None = None
     db_connector: DbConnectorSettings | None = None
 
     def endpoints(self) -> Endpoints:
         """Return what may be shown about the connectors. Either of a connector's two sections is enough."""
         mqtt, connector = self.mqtt or MqttSettings(), self.connector or ConnectorSettings()
-        influxdb, db_connector = self.influxdb or InfluxdbSettings(), self.db_connector or DbConnectorSettings()
+        influxdb, postgresql = self.influxdb or InfluxdbSettings(), self.postgresql or PostgresqlSettings()
+        db_connector = self.db_connector or DbConnectorSettings()
         source = Source(f"{_bracketed(mqtt.host)}:{mqtt.port}", mqtt.topic, connector.client_id)
-        url = urlsplit(influxdb.url)
-        sink = Sink(
-            db_connector.group,
-            # A path may contain a secret.
-            f"{url.scheme}://{url.netloc}",
-            f"{influxdb.org}/{influxdb.bucket}",
-            db_connector.measurement,
-        )
+        match db_connector.sink:
+            case "influxdb":
+                place = f"{influxdb.org}/{influxdb.bucket}", db_connector.measurement
+                url = urlsplit(influxdb.url)
+                # A path may contain a secret.
+                sink = Sink(db_connector.group, f"{url.scheme}://{url.netloc}", *place)
+            case "postgresql":
+                address = f"{_bracketed(postgresql.host)}:{postgresql.port}"
+                sink = Sink(db_connector.group, address, postgresql.database, postgresql.table, POSTGRESQL)
+            case "stdout":
+                sink = Sink(db_connector.group, kind=STDOUT)
         has_source = self.mqtt is not None or self.connector is not None
-        has_sink = self.influxdb is not None or self.db_connector is not None
+        has_sink = any(one is not None for one in (self.influxdb, self.postgresql, self.db_connector))
         return Endpoints(source if has_source else None, sink if has_sink else None)
 
 

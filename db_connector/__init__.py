@@ -1,10 +1,9 @@
-"""Copies joined pairs and aligned rows from Kafka to InfluxDB, one point each, at least once.
+"""Copies joined pairs and aligned rows from Kafka to a database or to standard output, at least once.
 
-A replayed result overwrites its own point.
+A result that is replayed replaces itself in a database.
 
-points.py    converts a result to a line of line protocol; pure
-database.py  calls the client library and interprets the database's responses
-writer.py    writes batches, retries, and isolates rejected points; no Kafka or HTTP
+sinks/       the databases: how each stores a result, and what its answers mean
+writer.py    writes batches, retries, and isolates rejected results; no Kafka, no database
 kafka/       the consumer: partitions, commits, lag, batches and dead letters
 service.py   the main loop: read, write, send dead letters, commit
 progress.py  counters and their log lines, and the journal

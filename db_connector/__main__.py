@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import os
 import signal
 import sys
 import threading
@@ -23,24 +24,26 @@ with imports_of("db_connector"):
     from broker.logs import set_up_logs
     from broker.metrics import TelemetryServer
     from broker.settings import SettingsError, load_settings
-    from db_connector.database import InfluxDatabase
     from db_connector.kafka.dead_letters import DeadLetterWriter
     from db_connector.kafka.reader import KafkaFailureError
     from db_connector.progress import Journal
     from db_connector.service import Service
-    from db_connector.settings import DbConnectorSettings
+    from db_connector.settings import SINKS, DbConnectorSettings
+    from db_connector.sinks.sink import ClosedError, FailedError
     from db_connector.writer import Writer, WriterThread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from db_connector.kafka.results import Results
+    from db_connector.sinks.sink import Sink
 
 _EPILOG: Final = """\
 examples:
   db_connector                                           settings from ./lsb.toml and the environment
   db_connector --config /etc/lsb/lsb.toml                with a different settings file
   LSB_INFLUXDB__URL=http://127.0.0.1:8087 db_connector   with one setting from the environment
+  LSB_DB_CONNECTOR__GROUP=look db_connector --sink stdout | jq .result   to a pipe; its own group takes nothing away
   db_connector --journal acknowledged.tsv                also log when each record was acknowledged
 
 Ctrl-C or SIGTERM stops it within 5 s; the next start rereads whatever the database has not acknowledged.
@@ -59,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     options = _parser().parse_args(arguments)
+    if options.sink:
+        os.environ["LSB_DB_CONNECTOR__SINK"] = options.sink
     set_up_logs("info")
     # The writer reports an unavailable database every ten seconds; urllib3 would log every attempt.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
@@ -82,12 +87,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="db_connector",
-        description="Writes the joined pairs and aligned rows in topics.out to InfluxDB, each as one point.",
+        description="Writes the joined pairs and aligned rows in topics.out to a database or to standard output.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (default: lsb.toml if it exists)")
     parser.add_argument("--version", action="version", version=version_of("db_connector"))
+    parser.add_argument("--sink", choices=SINKS, help="where to write; takes precedence over db_connector.sink")
     parser.add_argument(
         "--journal",
         type=Path,
@@ -98,21 +104,40 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def make_sink(settings: DbConnectorSettings) -> Sink:
+    """Create the sink that the settings name, without connecting. Its modules are imported only if it is used."""
+    own, time_unit = settings.db_connector, settings.events.time_unit
+    with imports_of("db_connector"):
+        match own.sink:
+            case "influxdb":
+                from db_connector.sinks.influxdb import InfluxSink  # noqa: PLC0415 - see above
+
+                return InfluxSink(settings.influxdb, own, time_unit)
+            case "postgresql":
+                from db_connector.sinks.postgresql import PostgresqlSink  # noqa: PLC0415 - see above
+
+                return PostgresqlSink(settings.postgresql, own, time_unit)
+            case "stdout":
+                from db_connector.sinks.stdout import StdoutSink  # noqa: PLC0415 - see above
+
+                return StdoutSink(time_unit)
+
+
 def _serve(
     settings: DbConnectorSettings, stop: threading.Event, journal: Journal | None, telemetry: TelemetryServer
 ) -> int:
     own = settings.db_connector
-    database = InfluxDatabase(settings.influxdb, own)
+    sink = make_sink(settings)
 
     def is_over() -> bool:
         telemetry.heartbeat()
         return stop.is_set()
 
     try:
-        # Start the writer before waiting for Kafka: its thread immediately checks whether the database accepts points.
+        # Start the writer before waiting for Kafka: its thread immediately checks whether the database accepts results.
         writer: WriterThread[Results] = WriterThread(
             Writer(
-                database,
+                sink,
                 backoff_min_s=own.backoff_min / 1e9,
                 backoff_max_s=own.backoff_max / 1e9,
                 wait=stop.wait,
@@ -125,16 +150,14 @@ def _serve(
             return 0
         dead_letters = DeadLetterWriter(settings.kafka, settings.topics.rejected)
         service = Service(settings, writer, dead_letters, stop, journal, telemetry)
-        log.info(
-            "writing topic %s of %s to InfluxDB at %s, bucket %s, measurement %s",
-            settings.topics.out, settings.kafka.bootstrap_servers,
-            settings.influxdb.url, settings.influxdb.bucket, own.measurement,
-        )  # fmt: skip
+        log.info("writing topic %s of %s to %s", settings.topics.out, settings.kafka.bootstrap_servers, sink.place)
         # Objects created so far live as long as the process. Exempting them from garbage collection saves a few percent
         # of CPU.
         gc.freeze()
         service.run()
-    except (TopicError, DeliveryError, KafkaFailureError) as error:
+    except ClosedError as error:
+        log.info("%s", error)
+    except (TopicError, DeliveryError, KafkaFailureError, FailedError) as error:
         log.error("%s", error)  # noqa: TRY400 - the message is complete; a user needs no stack trace
         return 1
     except KafkaException as error:

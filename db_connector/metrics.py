@@ -26,7 +26,7 @@ def register_metrics(
     """Register the metrics, which read the service's counters. ``lags`` returns each partition's lag in offsets."""
     counter, gauge = telemetry.readings.counter, telemetry.readings.gauge
     counter("lsb_db_connector_results", "Results read, including those read again.", lambda: progress.results)
-    counter("lsb_db_connector_points", "Points acknowledged by the database.", lambda: progress.points)
+    counter("lsb_db_connector_points", "Points, rows or lines acknowledged by the sink.", lambda: progress.points)
     counter("lsb_db_connector_rejected", "Results that became dead letters.", lambda: progress.dead_letters)
     counter(
         "lsb_db_connector_failed_writes",
@@ -36,7 +36,7 @@ def register_metrics(
     gauge("lsb_db_connector_batches_in_flight", "Batches passed to the writer.", lambda: thread.in_flight)
     gauge(
         "lsb_db_connector_database_up",
-        "0 while the database accepts no points, else 1.",
+        "0 while the database accepts no results, else 1.",
         lambda: not thread.writer.is_unavailable,
     )
     gauge(

@@ -57,13 +57,15 @@ class Progress:
             return
         rate = (self.points - self._last_points) / (now_s - self._last_s)
         self._last_s, self._last_points = now_s, self.points
-        log.info("%d points, %.0f/s, %d dead letters, lag %d records", self.points, rate, self.dead_letters, lag())
+        log.info(
+            "%d results written, %.0f/s, %d dead letters, lag %d records", self.points, rate, self.dead_letters, lag()
+        )
 
     def report_end(self) -> None:
         """Log the totals."""
         took_s = max(self._clock() - self._began_s, 1e-9)
         log.info(
-            "ended: %d points in %.1f s, %.0f/s, %d dead letters",
+            "ended: %d results written in %.1f s, %.0f/s, %d dead letters",
             self.points, took_s, self.points / took_s, self.dead_letters,
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ Each batch goes through these steps, in order:
 4. deliver the dead letters;
 5. commit the offsets.
 
-If the process is killed between two steps, the results are read again, and rewritten points overwrite themselves. The
+If the process is killed between two steps, the results are read again, and in a database they replace themselves. The
 next batch is read while the current one is being written. While `IN_FLIGHT_MAX` batches are with the writer, the
 partitions are paused; Kafka is still polled, so that this member stays in its group.
 """
@@ -58,7 +58,7 @@ class Service:
         self._writer, self._dead_letters, self._stop, self._journal = writer, dead_letters, stop, journal
         self._telemetry = telemetry or TelemetryServer(settings.metrics)
         self._reader = ResultReader(
-            settings, stop, heartbeat=self._telemetry.heartbeat, on_assigned=self._report_readiness
+            settings, writer.writer.sink, stop, heartbeat=self._telemetry.heartbeat, on_assigned=self._report_readiness
         )
         self._has_abandoned = False
         """Whether a batch was abandoned at shutdown, so that no later batch may be committed."""
@@ -137,9 +137,9 @@ class Service:
         self._reader.keep_alive()
 
     def _report_readiness(self) -> None:
-        """From now on, report the service as ready while the database accepts points. Called on each assignment."""
+        """From now on, report the service as ready while the database accepts results. Called on each assignment."""
         self._telemetry.why_unready = lambda: (
-            "the database does not accept points" if self._writer.writer.is_unavailable else ""
+            "the database does not accept results" if self._writer.writer.is_unavailable else ""
         )
 
     def _finish(self, deadline_s: float) -> None:

@@ -2,27 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from broker.settings import (
+    PORT_MAX,
+    CertificateFile,
     Duration,
     EventSettings,
     InfluxdbSettings,
     KafkaSettings,
     MetricsSettings,
+    SecretFile,
     Section,
     ServiceSettings,
     TopicSettings,
     duration_between,
     plain_name,
+    read_secret,
 )
 from broker.times import parse_duration
 
+Sink = Literal["influxdb", "postgresql", "stdout"]
+SINKS: Final[tuple[str, ...]] = get_args(Sink)
+
+
+class PostgresqlSettings(Section):
+    """``[postgresql]``: the connection to PostgreSQL, and the table for the results."""
+
+    host: str = Field(default="127.0.0.1", pattern=r"^[^\s,/@?#'\\]+$")
+    port: int = Field(default=5432, ge=1, le=PORT_MAX)
+    database: str = Field(default="lsb", min_length=1, max_length=63)
+    username: str = Field(default="lsb", min_length=1, max_length=63)
+    password: SecretStr | None = None
+    password_file: SecretFile = None
+    tls_ca_file: CertificateFile = None
+    """Trusted certificates. If set, the server's certificate and its host name are verified."""
+
+    table: str = Field(default="public.joined", pattern=r"^[a-z_][a-z0-9_]{0,62}\.[a-z_][a-z0-9_]{0,62}$")
+    """``schema.table``: lower-case letters, digits and ``_``, at most 63 characters each. Without a schema, the table
+    would depend on the search path of the user."""
+
+    @property
+    def target(self) -> str:
+        """Identifies the rows in the metadata of committed offsets. It ends with the version of their form."""
+        return f"table {self.table} in {self.database}, rows of form 1"
+
+    def secret(self) -> str | None:
+        """Return the password, or None if none is set. A password file takes precedence over ``password``."""
+        if self.password_file is not None:
+            return read_secret(self.password_file)
+        return self.password.get_secret_value() if self.password else None
+
 
 class ConnectorSettings(Section):
-    """``[db_connector]``: how results become points."""
+    """``[db_connector]``: where results go, and how they are written."""
+
+    sink: Sink = "influxdb"
+    """Where results go: InfluxDB (``[influxdb]``), PostgreSQL (``[postgresql]``) or standard output."""
 
     group: Annotated[str, plain_name(200)] = "db_connector"
     """Kafka consumer group. Its offsets record what the database has acknowledged. Processes in the same group share
@@ -39,11 +77,11 @@ class ConnectorSettings(Section):
     bounds). If a named process is down for longer, other processes take over its partitions until it is back."""
 
     measurement: str = Field(default="joined", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$")
-    """The measurement of all points: at most 100 letters, digits and ``_.-``, starting with a letter or digit. Such
-    a name never needs escaping in queries."""
+    """InfluxDB: the measurement of all points, at most 100 letters, digits and ``_.-``, the first a letter or digit.
+    Such a name never needs escaping in queries."""
 
     batch_records: int = Field(default=5_000, ge=1, le=100_000)
-    """Maximum number of records in one write. InfluxDB recommends about 5,000 points. Larger batches gain little, and
+    """Maximum number of results in one write. InfluxDB recommends about 5,000 points. Larger batches gain little, and
     make replays and the search for a rejected point slower."""
 
     linger: Annotated[Duration, duration_between("1ms", "1s")] = parse_duration("50ms")
@@ -51,8 +89,8 @@ class ConnectorSettings(Section):
     requests but adds latency. At high rates, batches fill up before the wait is over."""
 
     gzip: bool = False
-    """Whether to compress requests, to about an eighth of their size. A point then costs 7 us of CPU time instead of
-    0.3 us, so compression only pays off on links slower than about 100 Mbit/s."""
+    """InfluxDB: whether to compress requests, to about an eighth of their size. A point then costs 7 us of CPU time
+    instead of 0.3 us, so compression only pays off on links slower than about 100 Mbit/s."""
 
     request_timeout: Annotated[Duration, duration_between("100ms", "5min")] = parse_duration("10s")
     """Timeout for one request, 100 ms to 5 min. A request that times out counts as failed and is retried. InfluxDB
@@ -64,7 +102,7 @@ class ConnectorSettings(Section):
 
     backoff_max: Annotated[Duration, duration_between("10ms", "10min")] = parse_duration("10s")
     """Longest wait between two attempts, 10 ms to 10 min, unless the database requests a longer one. After an outage,
-    it may take this long before points are written again."""
+    it may take this long before results are written again."""
 
 
 class DbConnectorSettings(ServiceSettings):
@@ -72,6 +110,7 @@ class DbConnectorSettings(ServiceSettings):
 
     kafka: KafkaSettings = KafkaSettings()
     influxdb: InfluxdbSettings = InfluxdbSettings()
+    postgresql: PostgresqlSettings = PostgresqlSettings()
     topics: TopicSettings = TopicSettings.model_validate({})
     events: EventSettings = EventSettings.model_validate({})
     metrics: MetricsSettings = MetricsSettings.model_validate({})

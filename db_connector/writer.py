@@ -1,11 +1,11 @@
-"""Writes batches to the database, retrying until each point is acknowledged or rejected.
+"""Writes batches to the database, retrying until each result is acknowledged or rejected.
 
-This module uses neither Kafka nor HTTP. The clock and the wait are injected, so that tests need not sleep. A point is
-dropped only if the database rejects that particular point.
+This module uses neither Kafka nor HTTP. The clock and the wait are injected, so that tests need not sleep. A result is
+dropped only if the database rejects that particular result.
 
-If the database rejects some of the points in a request, it reports one reason for the whole request, and may or may not
-have written the other points. Therefore, a rejected request is split in half and each half is written again, until the
-rejected points are isolated. A point that is written twice overwrites itself.
+If the database rejects some of the results in a request, it reports one reason for the whole request, and may or may
+not have written the others. Therefore, a rejected request is split in half and each half is written again, until the
+rejected results are isolated. A result that is written twice replaces itself.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from db_connector.database import MisconfiguredError, RefusedError, TooLargeError, UnavailableError, WriteError
+from db_connector.sinks.sink import MisconfiguredError, RefusedError, TooLargeError, UnavailableError, WriteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from db_connector.database import Database
-
-NO_POINTS: Final = b"# nothing\n"
-"""A line protocol comment: InfluxDB checks the token and the bucket, but writes nothing."""
+    from db_connector.sinks.sink import Sink
 
 REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
 """Maximum size of a request in bytes, before compression. InfluxDB 1.8 accepts up to 25 MB and resets the connection
@@ -37,19 +34,16 @@ _REPORT_EVERY_S: Final = 10.0
 _RETRY_AFTER_MAX_S: Final = 300.0
 """Upper limit on the wait that the database may request, so that a bogus value cannot stop the pipeline for a day."""
 
-_SHARED_REASONS: Final = ("field type conflict", "points beyond retention policy")
-"""Rejection reasons whose text does not depend on the individual point."""
-
 log = logging.getLogger(__name__)
 
 
 class StoppedError(Exception):
-    """The write was abandoned because the process is stopping; its points may or may not have been written."""
+    """The write was abandoned because the process is stopping; its results may or may not have been written."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A point that the database will never accept: its index in the batch, and the reason given by the database."""
+    """A result that the database will never accept: its index in the batch, and the reason given by the database."""
 
     index: int
     reason: str
@@ -63,14 +57,14 @@ class Writer:
 
     def __init__(
         self,
-        database: Database,
+        sink: Sink,
         *,
         backoff_min_s: float,
         backoff_max_s: float,
         wait: Callable[[float], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._database = database
+        self.sink = sink
         self._backoff_min_s, self._backoff_max_s = backoff_min_s, max(backoff_min_s, backoff_max_s)
         self._wait, self._clock = wait, clock
         self.failures = 0
@@ -91,13 +85,13 @@ class Writer:
         while pending:
             low, high = pending.pop()
             try:
-                self._write_until_answered(b"\n".join(lines[low:high]), high - low)
+                self._write_until_answered(lines[low:high])
             except (RefusedError, TooLargeError) as error:
                 self._note_answer()
-                if high - low == 1 or _refuses_all(error, high - low):
+                if high - low == 1 or (isinstance(error, RefusedError) and error.refuses_all):
                     reason = str(error)
                     if high - low > 1:
-                        reason += f" (reported for {high - low} points of one request)"
+                        reason += f" (reported for {high - low} results of one request)"
                     refusals += [Refusal(index, reason) for index in range(low, high)]
                 else:
                     middle = (low + high) // 2
@@ -105,25 +99,25 @@ class Writer:
         return refusals
 
     def probe(self) -> float | None:
-        """Send an empty write, to check whether the database accepts points. Failures are logged as usual.
+        """Send an empty write, to check whether the database accepts results. Failures are logged as usual.
 
         Returns None if the database accepts requests, otherwise the number of seconds until the next probe.
         """
         try:
-            self._database.write(NO_POINTS)
+            self.sink.probe()
         except (UnavailableError, MisconfiguredError) as error:
             return self._note_failure(error)
         except WriteError:
-            pass  # the answer is about points, so the database accepts requests
+            pass  # the answer is about results, so the database accepts requests
         self._note_answer()
         return None
 
-    def _write_until_answered(self, body: bytes, points: int) -> None:
+    def _write_until_answered(self, lines: Sequence[bytes]) -> None:
         while True:
             try:
-                self._database.write(body)
+                self.sink.write(lines)
             except (UnavailableError, MisconfiguredError, TooLargeError) as error:
-                if isinstance(error, TooLargeError) and (error.is_own or points > 1):
+                if isinstance(error, TooLargeError) and (error.is_own or len(lines) > 1):
                     raise
                 if self._wait(self._note_failure(error)):
                     raise StoppedError from error
@@ -144,7 +138,8 @@ class Writer:
             level = logging.WARNING if isinstance(error, UnavailableError) else logging.ERROR
             log.log(
                 level,
-                "InfluxDB has not accepted points for %.0f s; they are kept in Kafka; next attempt in %.1f s: %s",
+                "%s has not accepted results for %.0f s; they are kept in Kafka; next attempt in %.1f s: %s",
+                self.sink.name,
                 now_s - self._unavailable_since_s,
                 wait_s,
                 error,
@@ -155,7 +150,8 @@ class Writer:
 
     def _note_answer(self) -> None:
         if self._unavailable_since_s is not None:
-            log.info("InfluxDB accepts points again, after %.1f s", self._clock() - self._unavailable_since_s)
+            outage_s = self._clock() - self._unavailable_since_s
+            log.info("%s accepts results again, after %.1f s", self.sink.name, outage_s)
         self.is_unavailable, self._unavailable_since_s, self._backoff_s = False, None, self._backoff_min_s
 
 
@@ -169,14 +165,6 @@ def _requests(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
         size += len(line) + 1
     if lines:
         yield low, len(lines)
-
-
-def _refuses_all(error: RefusedError | TooLargeError, points: int) -> bool:
-    return (
-        isinstance(error, RefusedError)
-        and error.dropped == points
-        and any(reason in str(error) for reason in _SHARED_REASONS)
-    )
 
 
 class Lines(Protocol):
@@ -205,7 +193,7 @@ class WriterThread(Generic[Batch]):
     """Runs a `Writer` in a thread, so that the service keeps polling Kafka while the database is slow or unavailable.
 
     Outcomes are returned in the order of the batches. The thread probes the database until it responds or the first
-    points arrive, so that a wrong address or token is reported even if there is nothing to write. The thread is a
+    results arrive, so that a wrong address or token is reported even if there is nothing to write. The thread is a
     daemon, so a hanging request does not keep the process alive.
     """
 
@@ -213,7 +201,7 @@ class WriterThread(Generic[Batch]):
         self.writer = writer
         self._batches: queue.SimpleQueue[Batch] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[Outcome[Batch] | BaseException] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="influxdb-writer", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
         self.in_flight = 0
         """Number of batches whose outcome has not been retrieved yet."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from control.facts.flow.endpoints import POSTGRESQL, target_of
 from control.facts.flow.meters import NOT_THERE, RESULTS
 from control.facts.graph.parts import OK, TROUBLE, UNKNOWN, WARNING, Edge, Graph, Node, Trouble, numbers, topic_id
 from control.facts.graph.sites import Output, add_sites, offset_unit
@@ -168,10 +169,10 @@ def _add_sink(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFlow
         Node(
             "database",
             "database",
-            "InfluxDB",
+            sink.kind,
             NOT_OBSERVED,
             UNKNOWN,
-            details={"address": sink.url, "database": sink.database, "measurement": sink.measurement},
+            details=_database_details(sink),
         ),
     ]
     graph.edges += [
@@ -187,6 +188,12 @@ def _add_sink(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFlow
         Edge("db_connector", "database", level=UNKNOWN, note=NOT_OBSERVED),
         Edge("db_connector", topic_id(rejected), level=UNKNOWN, note=f"dead letters; {NOT_OBSERVED}"),
     ]
+
+
+def _database_details(sink: Sink) -> dict[str, str]:
+    name = "table" if sink.kind == POSTGRESQL else "measurement"
+    details = {"address": sink.url, "database": sink.database, name: sink.measurement}
+    return {name: value for name, value in details.items() if value}
 
 
 def _sink_state(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFlow | None) -> tuple[str, str]:
@@ -220,7 +227,7 @@ def _sink_state(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFl
         state, level = "other database", WARNING
         why = (
             f"Offsets of consumer group {sink.group} in partitions {numbers(flow.others)} were committed for a "
-            f"database other than {sink.measurement} in {sink.database}"
+            f"database other than {target_of(sink).removeprefix('db_connector: ').removesuffix(', ')}"
         )
     if why:
         graph.troubles.append(Trouble(level, why))

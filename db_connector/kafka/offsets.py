@@ -1,4 +1,4 @@
-"""Commits the consumer group's offsets asynchronously, once the database has acknowledged the points.
+"""Commits the consumer group's offsets asynchronously, once the database has acknowledged the results.
 
 Each offset carries the name of the target database as metadata.
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from db_connector.settings import DbConnectorSettings
+    from db_connector.sinks.sink import Sink
 
 PREFETCH_KB: Final = 32 * 1024
 """Kilobytes that librdkafka may prefetch. Together with the batches in flight, this bounds memory use."""
@@ -62,6 +63,7 @@ class ResultReader:
     def __init__(
         self,
         settings: DbConnectorSettings,
+        sink: Sink,
         stop: threading.Event,
         *,
         heartbeat: Callable[[], None],
@@ -69,7 +71,8 @@ class ResultReader:
     ) -> None:
         self._settings, self._own = settings, settings.db_connector
         self._topic = settings.topics.out
-        self._target = target_of(settings)
+        self._target = target_of(sink)
+        self._encode = sink.encode
         self._stop, self._heartbeat, self._on_assigned = stop, heartbeat, on_assigned
         self._warnings = RateLimit(_WARN_EVERY_S)
         self.commits = OffsetCommits(self._topic, self._target, self._warnings)
@@ -181,7 +184,7 @@ class ResultReader:
                 continue
             span.extend(offset)
             self._next[number] = offset + 1
-            results.add(message, self._own.measurement, self._settings.events.time_unit)
+            results.add(message, self._encode, self._settings.events.time_unit)
         return results
 
     def _handle(self, error: KafkaError, partition: int | None) -> None:

@@ -14,10 +14,14 @@ import msgspec
 from broker.commandline import describe_missing
 from broker.times import mean_text
 from broker.wire.records import Unreadable, decode_joined, is_watermark
-from db_connector.points import UnrepresentableError, point_line
+from db_connector.sinks.sink import UnrepresentableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from confluent_kafka import Message
+
+    from db_connector.sinks.sink import Result
 
 
 @dataclass
@@ -92,24 +96,24 @@ class Results:
         """The number of results in the batch. A message may hold many; an unreadable message counts as one."""
         return len(self.lines) + len(self.unrepresentable)
 
-    def add(self, message: Message, measurement: str, time_unit: str) -> None:
-        """Convert each result in a message to a line, or store the reason why it cannot be converted; see `point_line`.
+    def add(self, message: Message, encode: Callable[[Result], bytes], time_unit: str) -> None:
+        """Convert each result in a message to a line, or store the reason why it cannot be converted.
 
-        Watermarks are skipped, because they are not results.
+        ``encode``: see `Sink.encode`. Watermarks are skipped, because they are not results.
         """
         self.message_count += 1
         value, identity = message.value(), None
         if is_watermark(value):
             return
         if value and not value.startswith(b"{"):
-            self._add_many(message, value, measurement, time_unit)
+            self._add_many(message, value, encode, time_unit)
             return
         try:
             if value is None:
                 raise UnrepresentableError("the value is null")
             pair = decode_joined(value)
             identity = pair.id
-            line = point_line(pair, measurement, time_unit)
+            line = encode(pair)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnrepresentableError) as error:
             self.unrepresentable.append((message, str(error), identity))
         else:
@@ -117,7 +121,7 @@ class Results:
             self.messages.append(message)
             self.ids.append(identity)
 
-    def _add_many(self, message: Message, value: bytes, measurement: str, time_unit: str) -> None:
+    def _add_many(self, message: Message, value: bytes, encode: Callable[[Result], bytes], time_unit: str) -> None:
         """Convert the results in an Arrow message, or store the reason why the message cannot be read."""
         try:
             from broker.wire.arrow.results import decode_results  # noqa: PLC0415 - pyarrow is an extra
@@ -137,7 +141,7 @@ class Results:
             both = {"left": result[0], "right": result[1]} if isinstance(result, tuple) else result
             row = ResultRow(message, thing, quantity, time, both, identity, tie)
             try:
-                line = point_line(row, measurement, time_unit)
+                line = encode(row)
             except UnrepresentableError as error:
                 self.unrepresentable.append((row, str(error), identity))
             else:

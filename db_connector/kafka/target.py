@@ -8,38 +8,34 @@ from typing import TYPE_CHECKING
 from confluent_kafka import OFFSET_BEGINNING
 
 from db_connector.kafka.dead_letters import SOURCE
-from db_connector.points import FORM
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
 
-    from db_connector.settings import DbConnectorSettings
+    from db_connector.sinks.sink import Sink
 
 log = logging.getLogger(__name__)
 
 
-def target_of(settings: DbConnectorSettings) -> str:
-    """Return the name that identifies the target database in the metadata of committed offsets.
+def target_of(sink: Sink) -> str:
+    """Return the name that identifies the target in the metadata of committed offsets.
 
-    The name excludes the address, because the same database may be reachable at several. It includes the version of the
-    point format, because this release's points do not overwrite points that a release with a different format
-    wrote.
+    It excludes the address, because the same database may be reachable at several.
     """
-    own, influxdb = settings.db_connector, settings.influxdb
-    return f"{SOURCE}: {own.measurement} in {influxdb.org}/{influxdb.bucket}, points of form {FORM}"
+    return f"{SOURCE}: {sink.target}"
 
 
 def start_of(committed: TopicPartition, target: str, group: str) -> int:
     """Return the offset to start from: the committed one if it was committed for this target, else the beginning.
 
-    Starting at the beginning is always safe, because rewritten points overwrite themselves.
+    Starting at the beginning is always safe, because in a database, results that are written again replace themselves.
     """
     if committed.offset >= 0 and committed.metadata == target:
         return int(committed.offset)
     if committed.offset >= 0:
         log.warning(
             "%s partition %s: the offset %s of group %s %s, so it is ignored: all results are written again from"
-            " the beginning of the log, which changes no existing point",
+            " the beginning of the log",
             committed.topic,
             committed.partition,
             committed.offset,

@@ -7,7 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from broker.wire.records import decode_joined
-from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, point_line
+from db_connector.sinks.points import LINE_BYTES_MAX, point_line
+from db_connector.sinks.sink import UnrepresentableError
 from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.unit import Unit
 from tests.fuzz.mutation import Mutator

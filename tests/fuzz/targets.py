@@ -46,6 +46,7 @@ from simulator.settings import read_settings
 from tests.fuzz.arrow_targets import arrow_message, read_arrow, read_results, results_message
 from tests.fuzz.mutation import ODD, Mutator
 from tests.fuzz.result_targets import aligned_row, assert_clear, joined, make_point, read_row
+from tests.unit.db_connector.test_contract import FakeInflux
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
 
 EVENT_BYTES_MAX: Final = 256 * 1024
@@ -183,7 +184,7 @@ def _read_singly(messages: Messages) -> tuple[Any, ...]:
 def _metadata(mutator: Mutator) -> str | None:
     if mutator.draw.random() < 0.05:
         return None
-    return mutator.data(target_of(DbConnectorSettings()).encode()).decode("utf-8", "replace")
+    return mutator.data(target_of(FakeInflux()).encode()).decode("utf-8", "replace")
 
 
 def _read_metadata(metadata: str | None) -> str:

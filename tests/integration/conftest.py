@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tests.integration.control_service import ControlService
     from tests.integration.joiner_application import Application
+    from tests.integration.postgresql_server import PostgresqlServer
 
 
 class MqttAddress(NamedTuple):
@@ -85,6 +86,16 @@ def new_database(stack: LocalStack) -> Callable[[], InfluxdbAccess]:
 def influxdb(new_database: Callable[[], InfluxdbAccess]) -> InfluxdbAccess:
     """A new, empty database in a running InfluxDB, for this test only."""
     return new_database()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresqlServer]:
+    """A running PostgreSQL. Tests that stop it must start it again."""
+    # Most tests need none.
+    from tests.integration.postgresql_server import postgresql_server  # noqa: PLC0415 - see above
+
+    with postgresql_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.settings import InfluxdbSettings
 from broker.wire.records import Joined, Rejected, decode_rejected, encode
-from db_connector.database import InfluxDatabase
 from db_connector.settings import ConnectorSettings
+from db_connector.sinks.influxdb import InfluxSink
 from tests.integration.services import (
     MOMENT_S,
     ends_of,
@@ -75,10 +75,10 @@ def database_of(influxdb: InfluxdbAccess) -> str:
     return influxdb.bucket.partition("/")[0]
 
 
-def database_at(url: str, bucket: str) -> InfluxDatabase:
+def database_at(url: str, bucket: str) -> InfluxSink:
     """Return a client for a bucket, of the kind that the connector uses."""
     influxdb = InfluxdbSettings.model_validate({"url": url, "bucket": bucket})
-    return InfluxDatabase(influxdb, ConnectorSettings())
+    return InfluxSink(influxdb, ConnectorSettings(), "ms")
 
 
 @dataclass
@@ -93,6 +93,8 @@ class Pipeline:
     """The proxy between the connectors and the database. Points are read directly, not through it."""
     folder: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    """Further variables for the connectors, for example to choose another sink."""
 
     @property
     def out(self) -> str:
@@ -123,6 +125,7 @@ class Pipeline:
             "LSB_DB_CONNECTOR__BATCH_RECORDS": "500",
             "LSB_DB_CONNECTOR__BACKOFF_MAX": "500ms",
             "LSB_DB_CONNECTOR__REQUEST_TIMEOUT": "3s",
+            **self.environment,
             **{f"LSB_DB_CONNECTOR__{name.upper()}": value for name, value in settings.items()},
         }
         process = start_service(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.wire.records import AlignedRow
-from db_connector.points import point_line
+from db_connector.sinks.points import point_line
 from tests.compose.panels import Panel, ask_influxdb, panels
 from tests.integration.db_connector_pipeline import database_at
 from tests.unit.db_connector.test_contract import joined
@@ -41,7 +41,7 @@ def asked(new_database: Any) -> Any:
     lines.append(point_line(joined("R2", "of another machine", 2 * BEGIN_S * 10**9), "joined", "ms"))
     # A point written by a release from before the tag `join` was introduced.
     lines.append(f'joined,quantity=both\\ values,thing=R1 left=7,id="two:0:0:0" {BEGIN_S * 10**9 - 1}'.encode())
-    database_at(influxdb.url, influxdb.bucket).write(b"\n".join(lines))
+    database_at(influxdb.url, influxdb.bucket).write(lines)
 
     def ask(panel: Panel, quantity: str = "") -> list[dict[str, str]]:
         (query,) = panel.queries

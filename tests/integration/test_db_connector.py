@@ -102,7 +102,7 @@ def test_refused_points_are_dead_lettered_with_the_databases_words(pipeline: Pip
             pairs[number] = (moved, twice_ns + 2 * far)
     first_ns = pairs[refused[0]][1] // 2
     body = f'{pipeline.name},thing=other result="text" {first_ns}'.encode()
-    database_at(pipeline.influx_url, f"{pipeline.database}/autogen").write(body)
+    database_at(pipeline.influx_url, f"{pipeline.database}/autogen").write([body])
     pipeline.produce(values_of(pairs))
     pipeline.start()
     pipeline.wait_until_drained()

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from db_connector.database import Database
+from db_connector.sinks.sink import Sink
 from tests.integration.db_connector_pipeline import Points, ask_influx, database_at, database_of, points_of
+from tests.unit.db_connector.sink_contract import SinkContract, Stored, identity_of
 from tests.unit.db_connector.test_contract import DatabaseContract
 
 if TYPE_CHECKING:
@@ -27,9 +28,16 @@ class RealStand:
         self.measurement = "joined"
         buckets = (influxdb.bucket, f"{self._name}/short", "missing/autogen")
         self._databases = [database_at(self._url, bucket) for bucket in buckets]
-        self.database: Database = self._databases[0]
-        self.short_lived: Database = self._databases[1]
-        self.missing: Database = self._databases[2]
+        self.database: Sink = self._databases[0]
+        self.short_lived: Sink = self._databases[1]
+        self.missing: Sink = self._databases[2]
+
+    @property
+    def sink(self) -> Sink:
+        return self.database
+
+    def stored(self) -> Stored:
+        return {identity_of(point): fields for point, fields in self.points().items()}  # type: ignore[misc] # all numbers
 
     def points(self) -> Points:
         return points_of(self._url, self._name, self.measurement)
@@ -44,6 +52,16 @@ class TestTheRealDatabase(DatabaseContract):
 
     @pytest.fixture
     def stand(self, influxdb: InfluxdbAccess) -> Iterator[RealStand]:
+        stand = RealStand(influxdb)
+        yield stand
+        stand.close()
+
+
+class TestTheSink(SinkContract):
+    """Runs the contract of all sinks on a real InfluxDB."""
+
+    @pytest.fixture
+    def sink_stand(self, influxdb: InfluxdbAccess) -> Iterator[RealStand]:
         stand = RealStand(influxdb)
         yield stand
         stand.close()

@@ -65,11 +65,11 @@ def test_nothing_is_missing_after_an_outage_of_the_database(pipeline: Pipeline) 
     wait_until(lambda: len(pipeline.points()) > 0, "the first points")
     pipeline.door.shut()
     pipeline.produce(values_of(pairs[2_000:]))
-    pipeline.wait_until_logged("has not accepted points")
+    pipeline.wait_until_logged("has not accepted results")
     pipeline.door.open()
     pipeline.wait_until_drained()
     pipeline.stop(process)
-    assert "accepts points again" in pipeline.log()
+    assert "accepts results again" in pipeline.log()
     assert pipeline.points() == pipeline.points_for(pairs)
 
 
@@ -78,7 +78,7 @@ def test_an_unavailable_database_is_reported_at_the_start_and_waiting_results_ar
     process = pipeline.start()
     address = f"http://127.0.0.1:{pipeline.door.port}"
     pipeline.wait_until_logged(
-        "InfluxDB has not accepted points for 0 s; they are kept in Kafka; next attempt in 0.2 s: "
+        "InfluxDB has not accepted results for 0 s; they are kept in Kafka; next attempt in 0.2 s: "
         f"no answer from {address}"
     )
     assert "is influxdb.url right?" in pipeline.log()
@@ -89,7 +89,7 @@ def test_an_unavailable_database_is_reported_at_the_start_and_waiting_results_ar
     pipeline.door.open()
     pipeline.wait_until_drained()
     pipeline.stop(process)
-    assert "accepts points again" in pipeline.log()
+    assert "accepts results again" in pipeline.log()
     assert pipeline.points() == pipeline.points_for(pairs)
 
 
@@ -101,7 +101,7 @@ def test_nothing_is_missing_after_the_database_was_killed(pipeline: Pipeline, st
     stack.influxdb.kill()
     try:
         pipeline.produce(values_of(pairs[3_000:]))
-        pipeline.wait_until_logged("has not accepted points")
+        pipeline.wait_until_logged("has not accepted results")
     finally:
         stack.up([stack.influxdb])
     pipeline.wait_until_drained()
@@ -129,7 +129,7 @@ def test_sigterm_ends_within_five_seconds_while_the_database_is_unavailable(pipe
     pipeline.produce(values_of(pairs))
     pipeline.door.shut()
     process = pipeline.start()
-    pipeline.wait_until_logged("has not accepted points")
+    pipeline.wait_until_logged("has not accepted results")
     pipeline.stop(process, moment_s=SHORT_MOMENT_S)
     pipeline.door.open()
     pipeline.start()

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from db_connector.points import point_line
+from db_connector.sinks.points import point_line
 from tests.integration.db_connector_pipeline import (
     PARTITIONS,
     Pipeline,
@@ -109,7 +109,7 @@ def test_points_of_the_previous_release_are_rewritten_and_dropped_as_documented(
     old = b"\n".join(
         head + b',id="' + pair.id.encode() + b'" ' + at for (head, _, at), (pair, _) in zip(new, pairs, strict=True)
     )
-    database_at(pipeline.influx_url, f"{pipeline.database}/autogen").write(old)
+    database_at(pipeline.influx_url, f"{pipeline.database}/autogen").write([old])
     set_offsets(pipeline, 60, f"db_connector: {pipeline.name} in -/{pipeline.database}/autogen")
     said = write(pipeline, 300)
     assert f"was committed by db_connector: {pipeline.name} in -/{pipeline.database}/autogen (" in said
@@ -145,9 +145,9 @@ def test_points_that_the_database_refuses_are_dead_letters_with_its_message_and_
         pipeline.influx_url, f"ALTER RETENTION POLICY autogen ON {pipeline.database} DURATION 2d SHARD DURATION 1d"
     )
     body = f'{pipeline.name},thing=other result="text" {now_ns}'.encode()
-    database_at(pipeline.influx_url, f"{pipeline.database}/autogen").write(body)
+    database_at(pipeline.influx_url, f"{pipeline.database}/autogen").write([body])
     body = f"{pipeline.name}_other,thing=other result=1 {now_ns}".encode()
-    database_at(pipeline.influx_url, f"{pipeline.database}/autogen").write(body)
+    database_at(pipeline.influx_url, f"{pipeline.database}/autogen").write([body])
     old = pairs_of(10, seed=23)
     long_tag = joined("R" * 70_000, "power", 2 * now_ns, 1.0, "power:0:1:1")
     conflicting = joined("R1", "power", 2 * now_ns, 1.0, "power:0:1:2")

@@ -169,6 +169,7 @@ def content(manifests: list[Manifest], tmp_path: Path) -> dict[str, dict[str, st
         "kafka": {"kafka-password": "of kafka"},
         "mqtt": {"password": "of mqtt"},
         "influxdb": {"token": "of influxdb"},
+        "postgresql": {"password": "of postgresql"},
         "control-users": {"users": users.read_text()},
         "join-plant-tls": certificate,
         "plant-ca": {"ca.crt": certificate["ca.crt"]},
@@ -209,7 +210,7 @@ def test_each_secret_is_mounted_only_into_the_pods_that_need_it(helm: Helm) -> N
     assert found == {
         "joiner": {"kafka"},
         "connector": {"kafka", "mqtt"},
-        "db_connector": {"kafka", "influxdb"},
+        "db_connector": {"kafka", "influxdb", "postgresql"},
         "control": {"kafka", "control-users", "join-plant-tls"},
     }
 

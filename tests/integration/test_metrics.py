@@ -202,7 +202,7 @@ def test_a_db_connector_exposes_what_it_read_and_wrote_and_whether_the_database_
     to_database.door.shut()
     to_database.produce(values_of(pairs_of(10, seed=6)))
     wait_until(lambda: endpoints.total("db_connector_database_up") == 0, "the database is reported as unavailable")
-    assert endpoints.ask("/readyz") == (503, "the database does not accept points\n")
+    assert endpoints.ask("/readyz") == (503, "the database does not accept results\n")
     assert endpoints.ask("/healthz") == (200, "ok\n")
     assert endpoints.total("db_connector_failed_writes_total") > 0
     assert endpoints.total("db_connector_batches_in_flight") > 0

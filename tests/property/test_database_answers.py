@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from influxdb_client.rest import ApiException
 
-from db_connector.database import WriteError, _interpret
+from db_connector.sinks.influxdb import _interpret
+from db_connector.sinks.sink import WriteError
 
 DIGITS = st.text("0123456789\u00b2\u0663-+. ", max_size=30) | st.integers(1, 10_000).map("9".__mul__)
 """Some of these characters are digits to `str.isdigit` but not to `int`."""
@@ -29,4 +30,4 @@ def test_every_answer_has_a_meaning(status: int, body: bytes, headers: dict[str,
         status=status, reason="", data=body, getheaders=lambda: headers, getheader=headers.get
     )
     error = ApiException(http_resp=answer)  # type: ignore[no-untyped-call] # untyped in the library
-    assert isinstance(_interpret(error, "lsb/autogen", "http://127.0.0.1:8086"), WriteError)
+    assert isinstance(_interpret(error, "lsb/autogen", "http://127.0.0.1:8086", 1), WriteError)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS
 from broker.wire.records import Joined
-from db_connector.points import UnrepresentableError, point_line, tag_text
+from db_connector.sinks.points import point_line, tag_text
+from db_connector.sinks.sink import UnrepresentableError
 from tests.unit.db_connector.test_contract import Point, expected, joined, parse_line, split_lines
 
 # Mostly characters that are special in line protocol, so that sequences of them are frequent.

@@ -5,7 +5,13 @@ Contains only what every user may see: addresses and names, but no user names, p
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+INFLUXDB: Final = "InfluxDB"
+POSTGRESQL: Final = "PostgreSQL"
+STDOUT: Final = "standard output"
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -22,13 +28,16 @@ class Source(msgspec.Struct, frozen=True):
 class Sink(msgspec.Struct, frozen=True):
     """The database connector and the database that it writes to.
 
-    ``group``: its consumer group. ``url``: the database's URL, without a path. ``database``: organisation and bucket.
+    ``group``: its consumer group. ``url``: the database's address, without a path. ``database``: organisation and
+    bucket of InfluxDB, or a database of PostgreSQL. ``measurement``: a measurement or a table. ``kind``: one of
+    `INFLUXDB`, `POSTGRESQL` and `STDOUT`, which has none of these.
     """
 
     group: str
-    url: str
-    database: str
-    measurement: str
+    url: str = ""
+    database: str = ""
+    measurement: str = ""
+    kind: str = INFLUXDB
 
 
 class Endpoints(msgspec.Struct, frozen=True):
@@ -40,4 +49,8 @@ class Endpoints(msgspec.Struct, frozen=True):
 
 def target_of(sink: Sink) -> str:
     """Return the prefix of the metadata that the connector commits with its offsets for this database."""
+    if sink.kind == STDOUT:
+        return "db_connector: standard output"
+    if sink.kind == POSTGRESQL:
+        return f"db_connector: table {sink.measurement} in {sink.database}, "
     return f"db_connector: {sink.measurement} in {sink.database}, "

@@ -13,6 +13,7 @@ from broker.settings import SettingsError, load_settings
 from control.__main__ import run
 from control.facts.flow.endpoints import Endpoints, Sink, Source, target_of
 from control.settings import ControlSettings, Settings, check_access, check_applications
+from db_connector.__main__ import make_sink
 from db_connector.kafka.target import target_of as db_connector_target
 from db_connector.settings import DbConnectorSettings
 
@@ -100,12 +101,20 @@ def test_of_the_connectors_no_secret_is_shown_and_no_file_with_one_is_read(tmp_p
     assert "mqtt-user" not in shown
 
 
-def test_the_database_is_named_as_in_the_offsets_that_its_connector_commits() -> None:
-    for given in ({}, {"influxdb": {"org": "plant", "bucket": "b"}, "db_connector": {"measurement": "m"}}):
-        sink = Settings.model_validate(_join() | {"influxdb": {}} | given).endpoints().sink
-        assert sink is not None
-        committed = db_connector_target(DbConnectorSettings.model_validate(given))
-        assert committed.startswith(target_of(sink))
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"influxdb": {}},
+        {"influxdb": {"org": "plant", "bucket": "b"}, "db_connector": {"measurement": "m"}},
+        {"postgresql": {"database": "lsb_1", "table": "a.b"}, "db_connector": {"sink": "postgresql"}},
+        {"db_connector": {"sink": "stdout"}},
+    ],
+)
+def test_the_database_is_named_as_in_the_offsets_that_its_connector_commits(given: dict[str, Any]) -> None:
+    sink = Settings.model_validate(_join() | given).endpoints().sink
+    assert sink is not None
+    committed = db_connector_target(make_sink(DbConnectorSettings.model_validate(given)))
+    assert committed.startswith(target_of(sink))
 
 
 def test_a_fault_in_the_section_of_a_connector_is_told(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from broker.times import mean_text
 from broker.wire.arrow.results import ResultColumns, decode_results, encode_results
 from broker.wire.records import Joined, Side, encode
 from db_connector.kafka.results import ResultRow, Results
+from db_connector.sinks.points import point_line
 
 LEFT_NS = [1_554_096_460_000_000_000, -5, 7, 1_554_096_460_000_000_001]
 RIGHT_NS = [1_554_096_460_000_000_001, -4, 7, 1_554_096_460_000_000_001]
@@ -50,7 +51,7 @@ def as_json(things: list[str], values: list[Any], *, has_rows: bool = True) -> l
 def results_of(*values: bytes) -> Results:
     results = Results()
     for value in values:
-        results.add(message(value), "joined", "ms")
+        results.add(message(value), lambda pair: point_line(pair, "joined", "ms"), "ms")
     return results
 
 

@@ -9,7 +9,7 @@ line protocol as InfluxDB does: a backslash escapes the next character.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -17,8 +17,8 @@ import pytest
 
 from broker.times import mean_text
 from broker.wire.records import Joined, Side
-from db_connector.database import Database, MisconfiguredError, RefusedError, WriteError
-from db_connector.points import point_line
+from db_connector.sinks.points import point_line
+from db_connector.sinks.sink import MisconfiguredError, RefusedError, Result, Sink, WriteError
 
 Fields = dict[str, float | str]
 NASTY_NAMES = [
@@ -39,10 +39,10 @@ class Point(NamedTuple):
 class Stand(Protocol):
     """A database under test, with one short-lived bucket and one that does not exist. Its points can be read back."""
 
-    database: Database
-    short_lived: Database
+    database: Sink
+    short_lived: Sink
     """A bucket that keeps points for an hour."""
-    missing: Database
+    missing: Sink
     """A bucket that does not exist."""
     measurement: str
     """A measurement that no other test uses."""
@@ -78,15 +78,15 @@ class DatabaseContract:
 
     def test_an_acknowledged_point_is_there_exactly(self, stand: Stand) -> None:
         pair = joined(result=0.1 + 0.2, twice_ns=2 * 1_554_096_460_422_500_000 + 1, tie="3-0")
-        stand.database.write(point_line(pair, stand.measurement, "ms"))
+        stand.database.write([point_line(pair, stand.measurement, "ms")])
         point, fields = expected(pair, stand.measurement, 2 * 1_554_096_460_422_500_000 + 1)
         assert stand.points() == {point: fields}
 
     def test_a_replay_overwrites_the_same_points(self, stand: Stand) -> None:
         lines = [point_line(joined(twice_ns=2_000_000 * n), stand.measurement, "ms") for n in range(20)]
-        stand.database.write(b"\n".join(lines))
+        stand.database.write(lines)
         before = stand.points()
-        stand.database.write(b"\n".join(lines[::-1]))
+        stand.database.write(lines[::-1])
         assert len(before) == 20
         assert stand.points() == before
 
@@ -103,45 +103,52 @@ class DatabaseContract:
             )
             for at, thing in enumerate(NASTY_NAMES)
         ]
-        stand.database.write(b"\n".join(point_line(pair, stand.measurement, "ms") for pair, _at in pairs))
+        stand.database.write([point_line(pair, stand.measurement, "ms") for pair, _at in pairs])
         assert stand.points() == dict(expected(pair, stand.measurement, 2_000_000 * at) for pair, at in pairs)
 
     @pytest.mark.parametrize("value", [0.0, -1.5, 1e16, 1e300, 5e-324, 1.7976931348623157e308, 5, 0.1])
     def test_a_number_comes_back_as_the_same_double(self, stand: Stand, value: float) -> None:
-        stand.database.write(point_line(joined(result={"left": value, "right": -value}), stand.measurement, "ms"))
+        stand.database.write([point_line(joined(result={"left": value, "right": -value}), stand.measurement, "ms")])
         (fields,) = stand.points().values()
         assert (fields["left"], fields["right"]) == (value, -value)
 
     def test_a_field_of_another_type_is_refused_by_name(self, stand: Stand) -> None:
-        stand.database.write(f'{stand.measurement},thing=x result="text" 1'.encode())
+        stand.database.write([f'{stand.measurement},thing=x result="text" 1'.encode()])
         with pytest.raises(RefusedError, match="field type conflict") as refused:
-            stand.database.write(point_line(joined(), stand.measurement, "ms"))
-        assert refused.value.dropped == 1
+            stand.database.write([point_line(joined(), stand.measurement, "ms")])
+        assert refused.value.refuses_all
         assert list(stand.points().values()) == [{"result": "text"}]
 
-    def test_the_number_of_dropped_points_is_told(self, stand: Stand) -> None:
-        stand.database.write(f'{stand.measurement},thing=x result="text" 1'.encode())
+    def test_it_is_told_whether_all_points_were_refused(self, stand: Stand) -> None:
+        stand.database.write([f'{stand.measurement},thing=x result="text" 1'.encode()])
         lines = [point_line(joined(twice_ns=2_000_000 * n), stand.measurement, "ms") for n in range(5)]
         with pytest.raises(RefusedError) as refused:
-            stand.database.write(b"\n".join(lines))
-        assert refused.value.dropped == 5
+            stand.database.write(lines)
+        assert refused.value.refuses_all
+        with pytest.raises(RefusedError) as partly:
+            stand.database.write([lines[0], f"{stand.measurement},thing=y left=1.0 1".encode()])
+        assert not partly.value.refuses_all
 
     def test_a_line_that_cannot_be_parsed_is_refused(self, stand: Stand) -> None:
         with pytest.raises(RefusedError, match="unable to parse"):
-            stand.database.write(f"{stand.measurement},thing= result=1 1".encode())
+            stand.database.write([f"{stand.measurement},thing= result=1 1".encode()])
         assert stand.points() == {}
 
     def test_a_point_older_than_the_retention_is_refused(self, stand: Stand) -> None:
         with pytest.raises(RefusedError, match="points beyond retention policy"):
-            stand.short_lived.write(point_line(joined(), stand.measurement, "ms"))
+            stand.short_lived.write([point_line(joined(), stand.measurement, "ms")])
 
     def test_a_database_that_does_not_exist_is_an_operators_fault(self, stand: Stand) -> None:
         with pytest.raises(MisconfiguredError, match="create the database"):
-            stand.missing.write(point_line(joined(), stand.measurement, "ms"))
+            stand.missing.write([point_line(joined(), stand.measurement, "ms")])
 
 
 class FakeInflux:
     """An in-memory InfluxDB with parsing, field types, retention, partial writes and scripted failures."""
+
+    name = "InfluxDB"
+    place = "the memory"
+    target = "joined in memory"
 
     def __init__(self, oldest_ns: int | None = None) -> None:
         self.stored: dict[Point, Fields] = {}
@@ -154,10 +161,18 @@ class FakeInflux:
         self.requests: list[int] = []
         """The number of lines in each parsed request."""
 
-    def write(self, body: bytes) -> None:
+    def encode(self, result: Result) -> bytes:
+        return point_line(result, "joined", "ms")
+
+    def probe(self) -> None:
+        self.write([])
+
+    def close(self) -> None: ...
+
+    def write(self, given: Sequence[bytes]) -> None:
         if self.failures:
             raise self.failures.pop(0)
-        lines = split_lines(body.decode())
+        lines = split_lines(b"\n".join(given).decode())
         self.requests.append(len(lines))
         reasons: list[str] = []
         unparsed: list[str] = []
@@ -174,7 +189,9 @@ class FakeInflux:
                 self.stored.setdefault(point, {}).update(fields)
                 self.types.update({(point.measurement, name): type(value) for name, value in fields.items()})
         if reasons:
-            raise RefusedError(f"partial write: {reasons[0]} dropped={len(reasons)}", len(reasons))
+            is_shared = any(text in reasons[0] for text in ("field type conflict", "points beyond retention policy"))
+            refuses_all = is_shared and len(reasons) == len(lines)
+            raise RefusedError(f"partial write: {reasons[0]} dropped={len(reasons)}", refuses_all=refuses_all)
         if unparsed:
             raise RefusedError("\n".join(unparsed))
 
@@ -225,8 +242,8 @@ def parse_line(line: str) -> tuple[Point, Fields]:
 def _fields(line: str, at: int) -> tuple[Fields, int]:
     fields: Fields = {}
     while True:
-        equals = line.index("=", at)
-        name, at = line[at:equals], equals + 1
+        equals = _unescaped(line, "=", at)
+        name, at = _plain(line[at:equals]), equals + 1
         if line[at] == '"':
             text, at = _quoted(line, at + 1)
             fields[name] = text
@@ -273,12 +290,12 @@ def _plain(text: str) -> str:
 
 class FakeStand:
     def __init__(self) -> None:
-        self.database: Database
+        self.database: Sink
         self.database = self._fake = FakeInflux()
-        self.short_lived: Database = FakeInflux(oldest_ns=10**18)
+        self.short_lived: Sink = FakeInflux(oldest_ns=10**18)
         missing = FakeInflux()
         missing.failures = [MisconfiguredError("HTTP 404: database not found; create the database")]
-        self.missing: Database = missing
+        self.missing: Sink = missing
         self.measurement = "joined"
 
     def points(self) -> dict[Point, Fields]:

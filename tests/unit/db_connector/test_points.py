@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from broker.wire.records import AlignedRow, decode_joined, encode
-from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, _cached_tag_text, point_line
+from db_connector.sinks.points import LINE_BYTES_MAX, _cached_tag_text, point_line
+from db_connector.sinks.sink import UnrepresentableError
 from tests.unit.db_connector.test_contract import joined, parse_line
 
 

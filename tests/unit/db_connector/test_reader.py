@@ -16,6 +16,7 @@ from db_connector.kafka.reader import ResultReader
 from db_connector.kafka.results import Results
 from db_connector.settings import DbConnectorSettings
 from tests.unit.db_connector.test_arrow import arrow
+from tests.unit.db_connector.test_contract import FakeInflux
 
 BATCH_RECORDS = 8
 PARTITION = 3
@@ -58,7 +59,7 @@ def consumer() -> FakeConsumer:
 def reader(consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> ResultReader:
     monkeypatch.setattr(ResultReader, "_make_consumer", lambda _: consumer)
     settings = DbConnectorSettings.model_validate({"db_connector": {"batch_records": BATCH_RECORDS}})
-    made = ResultReader(settings, threading.Event(), heartbeat=lambda: None, on_assigned=lambda: None)
+    made = ResultReader(settings, FakeInflux(), threading.Event(), heartbeat=lambda: None, on_assigned=lambda: None)
     assign(made, consumer)
     return made
 

@@ -23,9 +23,11 @@ from db_connector.progress import Journal
 from db_connector.service import Service
 from db_connector.settings import DbConnectorSettings
 from db_connector.writer import Outcome
-from tests.unit.db_connector.test_contract import joined
+from tests.unit.db_connector.test_contract import FakeInflux, joined
 
-OWN = target_of(DbConnectorSettings())
+SINK = FakeInflux()
+SINK.target = "joined in -/lsb/autogen, points of form 2"
+OWN = target_of(SINK)
 
 
 class _Message:
@@ -56,7 +58,7 @@ class _Consumer:
         self._until_s = time.monotonic() + 60
         self._on_commit = config["on_commit"]
         self._script = deque(script)
-        self.known = (0, target_of(DbConnectorSettings()))
+        self.known = (0, OWN)
         """The committed offset of the group, and its metadata."""
         self.ends = (0, 0)
         """The beginning and the end of the log."""
@@ -116,7 +118,7 @@ class _Writer:
 
     def __init__(self) -> None:
         self._batches: deque[Results] = deque()
-        self.writer = SimpleNamespace(failures=2, is_unavailable=True)
+        self.writer = SimpleNamespace(failures=2, is_unavailable=True, sink=SINK)
 
     @property
     def in_flight(self) -> int:
@@ -198,7 +200,7 @@ def test_what_was_read_and_what_the_database_has_is_counted(monkeypatch: pytest.
         "the dead letter was not delivered, and the writer reports its database as unavailable"
     )
     assert telemetry.registry.get_sample_value("lsb_db_connector_write_duration_seconds_count") == 1
-    assert telemetry.unready() == "the database does not accept points"
+    assert telemetry.unready() == "the database does not accept results"
 
 
 @pytest.mark.parametrize(("known", "lag"), [((40, OWN), 60), ((OFFSET_INVALID, ""), 90)])

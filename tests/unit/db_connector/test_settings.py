@@ -92,8 +92,8 @@ def test_progress_is_logged_every_ten_seconds(caplog: pytest.LogCaptureFixture) 
         progress.count(100, 0)
         progress.report_when_due(lambda: 7)
     assert [record.getMessage() for record in caplog.records] == [
-        "1100 points, 110/s, 0 dead letters, lag 7 records",
-        "2100 points, 100/s, 0 dead letters, lag 7 records",
+        "1100 results written, 110/s, 0 dead letters, lag 7 records",
+        "2100 results written, 100/s, 0 dead letters, lag 7 records",
     ]
 
 

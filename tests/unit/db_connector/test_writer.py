@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import logging
 import queue
+from collections.abc import Sequence
 
 import pytest
 
-from db_connector.database import (
+from db_connector.sinks.points import point_line
+from db_connector.sinks.sink import (
     MisconfiguredError,
     RefusedError,
     TooLargeError,
     UnavailableError,
     WriteError,
 )
-from db_connector.points import point_line
-from db_connector.writer import NO_POINTS, REQUEST_BYTES_MAX, Outcome, StoppedError, Writer, WriterThread
+from db_connector.writer import REQUEST_BYTES_MAX, Outcome, StoppedError, Writer, WriterThread
 from tests.unit.db_connector.test_contract import FakeInflux, Point, joined
 
 
@@ -86,11 +87,11 @@ def test_a_batch_of_many_bytes_is_sent_in_several_requests() -> None:
 
 def test_a_database_is_unavailable_from_a_request_without_answer_until_any_answer() -> None:
     class Returning(FakeInflux):
-        def write(self, body: bytes) -> None:
+        def write(self, given: Sequence[bytes]) -> None:
             seen.append(writer.is_unavailable)
             if len(seen) < 3:
                 raise UnavailableError("away")
-            super().write(body)
+            super().write(given)
 
     seen: list[bool] = []
     database = Returning()
@@ -111,10 +112,10 @@ def test_refused_points_are_found_and_all_others_written(refused: set[int]) -> N
 
 def test_the_others_are_written_also_where_a_refused_request_wrote_nothing() -> None:
     class AllOrNothing(FakeInflux):
-        def write(self, body: bytes) -> None:
+        def write(self, given: Sequence[bytes]) -> None:
             before = dict(self.stored)
             try:
-                super().write(body)
+                super().write(given)
             except RefusedError:
                 self.stored = before
                 raise
@@ -149,10 +150,10 @@ def test_reasons_that_name_one_point_are_asked_for_one_by_one() -> None:
 
 def test_a_request_that_is_too_large_is_halved() -> None:
     class Narrow(FakeInflux):
-        def write(self, body: bytes) -> None:
-            if body.count(b"\n") >= 10:
+        def write(self, given: Sequence[bytes]) -> None:
+            if len(given) > 10:
                 raise TooLargeError("413")
-            super().write(body)
+            super().write(given)
 
     database = Narrow()
     assert writer_to(database, Time()).write(lines(64)) == []
@@ -205,11 +206,11 @@ def test_trouble_in_the_middle_of_a_search_loses_nothing() -> None:
     class Flaky(FakeInflux):
         calls = 0
 
-        def write(self, body: bytes) -> None:
+        def write(self, given: Sequence[bytes]) -> None:
             self.calls += 1
             if self.calls % 3 == 2:
                 raise UnavailableError("away")
-            super().write(body)
+            super().write(given)
 
     database = Flaky()
     database.refuses = refusing(at(10, 40)).refuses
@@ -278,12 +279,11 @@ class Probed(FakeInflux):
     def __init__(self, away: int) -> None:
         super().__init__()
         self.failures = [UnavailableError("no answer from http://nowhere")] * away
-        self.probes: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.probes: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def write(self, body: bytes) -> None:
-        if body == NO_POINTS:
-            self.probes.put(body)
-        super().write(body)
+    def probe(self) -> None:
+        self.probes.put(None)
+        super().probe()
 
 
 def test_a_database_that_accepts_no_points_is_reported_before_there_is_a_point(
@@ -302,9 +302,9 @@ def test_a_database_that_accepts_no_points_is_reported_before_there_is_a_point(
     assert [awaited(thread).written for _ in range(2)] == [True, True]
     reports = [record.getMessage() for record in caplog.records]
     assert len(reports) == 2
-    assert reports[0].startswith("InfluxDB has not accepted points")
+    assert reports[0].startswith("InfluxDB has not accepted results")
     assert reports[0].endswith("no answer from http://nowhere")
-    assert reports[1].startswith("InfluxDB accepts points again")
+    assert reports[1].startswith("InfluxDB accepts results again")
     assert (writer.failures, writer.is_unavailable) == (2, False)
 
 
@@ -336,8 +336,8 @@ def test_the_thread_marks_what_was_given_up() -> None:
 
 def test_a_fault_in_the_thread_reaches_its_owner() -> None:
     class Broken(FakeInflux):
-        def write(self, body: bytes) -> None:
-            raise ZeroDivisionError(body)
+        def write(self, given: Sequence[bytes]) -> None:
+            raise ZeroDivisionError(given)
 
     thread: WriterThread[Batch] = WriterThread(writer_to(Broken(), Time()))
     thread.submit(Batch(lines(1)))

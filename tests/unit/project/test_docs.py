@@ -30,6 +30,7 @@ from connector.settings import ConnectorSettings
 from control.actions import audit
 from control.settings import ControlSettings
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
+from db_connector.settings import PostgresqlSettings
 from joiner.functions import BUILT_IN
 from joiner.mapping.settings import StreamSettings
 from joiner.operators import AlignSettings, ColumnSettings, GridSettings, JoinSettings, Stream
@@ -60,6 +61,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "kafka": shared.KafkaSettings,
     "mqtt": shared.MqttSettings,
     "influxdb": shared.InfluxdbSettings,
+    "postgresql": PostgresqlSettings,
     "topics": shared.TopicSettings,
     "events": shared.EventSettings,
     "metrics": shared.MetricsSettings,

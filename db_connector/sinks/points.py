@@ -11,16 +11,15 @@ except for names that would make the server's scanner end the key too early (`_w
 
 from __future__ import annotations
 
-import math
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, point_time
 from broker.wire.records import join_of
+from db_connector.sinks.sink import UnrepresentableError, columns_of, time_of, values_of
 
 if TYPE_CHECKING:
-    import msgspec
+    from db_connector.sinks.sink import Result
 
 FORM: Final = 2
 """Version of the point format (tags and fields). When it changes, all points are written again (`kafka.target`)."""
@@ -31,9 +30,6 @@ bytes."""
 
 _CACHED_LENGTH_MAX: Final = 256
 """Maximum length of a name whose escaped form is cached: the longest name that the connector accepts."""
-
-_TIME_LENGTH_MAX: Final = 32
-"""Maximum number of characters in a valid mean time: a sign, 20 digits, a point and 10 decimals."""
 
 _TAG_ESCAPES: Final = str.maketrans({",": "\\,", "=": "\\=", " ": "\\ "})
 
@@ -48,28 +44,7 @@ _KEY_END: Final = "#!~#"
 """The unescaped separator that InfluxDB's storage engine writes between the tags and the field name in a key."""
 
 
-class UnrepresentableError(ValueError):
-    """Line protocol cannot represent a result. The message gives the reason, which goes into the dead letter."""
-
-
-class Pair(Protocol):
-    """The fields of a result (`broker.wire.records.Joined` or an aligned row) that are written to its point."""
-
-    @property
-    def thing(self) -> str: ...  # noqa: D102 - described in broker.wire.records
-    @property
-    def quantity(self) -> str: ...  # noqa: D102 - as above
-    @property
-    def phenomenonTime(self) -> int | msgspec.Raw: ...  # noqa: D102, N802 - as above, the wire's own name
-    @property
-    def result(self) -> float | dict[str, float]: ...  # noqa: D102 - as above
-    @property
-    def id(self) -> str: ...  # noqa: D102 - as above
-    @property
-    def tie(self) -> str: ...  # noqa: D102 - as above
-
-
-def point_line(pair: Pair, measurement: str, time_unit: str) -> bytes:
+def point_line(pair: Result, measurement: str, time_unit: str) -> bytes:
     """Return the line for ``pair``, without a trailing newline.
 
     The line is ``measurement[,half=1],join=…,quantity=…,thing=…[,tie=…] result=… time``. If the join keeps both values,
@@ -78,14 +53,12 @@ def point_line(pair: Pair, measurement: str, time_unit: str) -> bytes:
     ``phenomenonTime`` is in ``time_unit``, a key of `UNIT_NS`. The timestamp in the line is in nanoseconds, rounded
     down. Raises `UnrepresentableError`.
     """
-    time = pair.phenomenonTime
-    # bytes(n) of an int n would be n zero bytes.
-    time_ns, half = _time(b"%d" % time if isinstance(time, int) else bytes(time), time_unit)
+    time_ns, half = time_of(pair, time_unit)
     line = (
         f"{measurement}{',half=1' if half else ''},join={tag_text(join_of(pair.id), 'join')}"
         f",quantity={tag_text(pair.quantity, 'quantity')}"
         f",thing={tag_text(pair.thing, 'thing')}{',tie=' + _tag_text(pair.tie, 'tie') if pair.tie else ''}"
-        f" {_values(pair.result)}{_columns(getattr(pair, 'values', None))} {time_ns}"
+        f" {_fields(pair)} {time_ns}"
     )
     encoded = line.encode()
     if len(encoded) > LINE_BYTES_MAX:
@@ -127,50 +100,13 @@ def _why_unrepresentable(value: str) -> str:
     return ""
 
 
-def _time(text: bytes, time_unit: str) -> tuple[int, bool]:
-    if len(text) > _TIME_LENGTH_MAX or b"e" in text or b"E" in text:
-        # A number with an exponent could expand to a billion digits. No service in this pipeline writes exponents.
-        message = f"time {text[:_TIME_LENGTH_MAX]!r} is not a plain number of at most {_TIME_LENGTH_MAX} characters"
-        raise UnrepresentableError(message)
-    try:
-        time_ns, half = (int(text) * UNIT_NS[time_unit], False) if text.isdigit() else point_time(text, time_unit)
-    except ValueError as error:
-        raise UnrepresentableError(str(error)) from error
-    if not TIME_MIN_NS <= time_ns <= TIME_MAX_NS:
-        message = f"time {text.decode(errors='replace')} is outside the years 1678-2261"
-        raise UnrepresentableError(message)
-    return time_ns, half
-
-
-def _values(result: float | dict[str, float]) -> str:
-    if isinstance(result, dict):
-        if result.keys() != {"left", "right"}:
-            message = f"result has the members {sorted(result)[:8]} instead of left and right"
-            raise UnrepresentableError(message)
-        return f"left={_number(result['left'])},right={_number(result['right'])}"
-    return f"result={_number(result)}"
-
-
-def _columns(values: dict[str, float | None] | None) -> str:
-    """Return the fields for an aligned row's columns, each preceded by a comma.
-
-    Missing values are omitted. For a pair, which has no columns, the result is empty.
-    """
-    if values is None:
-        return ""
-    if wrong := _OTHER_FIELDS & values.keys():
+def _fields(pair: Result) -> str:
+    # The shortest text that parses back to the same double. It always contains a point or an exponent.
+    fields = [f"{name}={value!r}" for name, value in values_of(pair).items()]
+    columns = columns_of(pair) or {}
+    if wrong := _OTHER_FIELDS & columns.keys():
         message = f"a column is named {min(wrong)!r}, which has a different meaning in a point"
         raise UnrepresentableError(message)
-    # A field's key is escaped like a tag's value.
-    return "".join(
-        f",{tag_text(name, 'column')}={_number(value)}" for name, value in values.items() if value is not None
-    )
-
-
-def _number(value: Any) -> str:
-    number = float(value)
-    if not math.isfinite(number):
-        message = f"the value {value} is not a finite number"
-        raise UnrepresentableError(message)
-    # The shortest text that parses back to the same double. It always contains a point or an exponent.
-    return repr(number)
+    # A field's key is escaped like a tag's value. Missing values are omitted.
+    fields += [f"{tag_text(name, 'column')}={value!r}" for name, value in columns.items() if value is not None]
+    return ",".join(fields)

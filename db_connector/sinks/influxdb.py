@@ -1,29 +1,35 @@
-"""Writes to InfluxDB through its client library, and interprets the responses.
+"""Writes results to InfluxDB through its client library, each as one point, and interprets the responses.
 
-A failed write raises one of the four errors below; the writer decides how to react. A 400 or 422 response means
-rejected points only if it carries an InfluxDB header. A gateway, or an unrelated server on that port, may also return
-400, possibly with a JSON body, even though no point is at fault.
-
-    WriteError
-      RefusedError         some points in the request will never be accepted; the rest may or may not have been written
-      TooLargeError        the request is too large; fewer points may be accepted
-      UnavailableError     a transient failure (unreachable, overloaded, too slow); retry
-      MisconfiguredError   the token, database or address is wrong; retry, and log an error
+A 400 or 422 response means rejected points only if it carries an InfluxDB header. A gateway, or an unrelated server on
+that port, may also return 400, possibly with a JSON body, even though no point is at fault.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from influxdb_client.client.influxdb_client import InfluxDBClient
 from influxdb_client.client.write_api import SYNCHRONOUS
 from influxdb_client.rest import ApiException
 from urllib3.exceptions import HTTPError
 
+from db_connector.sinks.points import FORM, point_line
+from db_connector.sinks.sink import (
+    REASON_LENGTH_MAX,
+    MisconfiguredError,
+    RefusedError,
+    TooLargeError,
+    UnavailableError,
+    WriteError,
+)
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.settings import InfluxdbSettings
     from db_connector.settings import ConnectorSettings
+    from db_connector.sinks.sink import Result
 
 _NS_IN_MS: Final = 1_000_000
 _WRITTEN: Final = 204
@@ -38,9 +44,13 @@ _SERVER_ERRORS: Final = 500
 _OWN_HEADERS: Final = ("X-Influxdb-Version", "X-Platform-Error-Code")
 """Headers that only InfluxDB sends. Both 1.8 and 2.x send the first; 2.x adds the second to every error response."""
 
+_NO_POINTS: Final = b"# nothing\n"
+"""A line protocol comment: InfluxDB checks the token and the bucket, but writes nothing."""
+
+_SHARED_REASONS: Final = ("field type conflict", "points beyond retention policy")
+"""Rejection reasons whose text does not depend on the individual point."""
+
 _DIGITS_MAX: Final = 18
-_REASON_LENGTH_MAX: Final = 2_000
-"""Maximum length of an error message from the database. It is truncated because it repeats every unparsable line."""
 
 _REMEDIES: Final = {
     401: "check influxdb.token (or token_file) in the settings",
@@ -54,51 +64,18 @@ _NOT_OWN: Final = (
 )
 
 
-class WriteError(Exception):
-    """The database did not acknowledge a write. The exception's message gives the reason."""
+class InfluxSink:
+    """InfluxDB 2.x or 1.8, over one persistent connection."""
 
+    name = "InfluxDB"
 
-class RefusedError(WriteError):
-    """Some points will never be accepted. ``dropped``: how many, if the database says so."""
+    def __init__(self, influxdb: InfluxdbSettings, settings: ConnectorSettings, time_unit: str) -> None:
+        """Create the client without connecting. ``time_unit``: the unit of the results' times.
 
-    def __init__(self, reason: str, dropped: int | None = None) -> None:
-        super().__init__(reason)
-        self.dropped = dropped
-
-
-class TooLargeError(WriteError):
-    """The request is too large. ``is_own``: whether the database itself rejected it, rather than a gateway."""
-
-    def __init__(self, reason: str, *, is_own: bool = True) -> None:
-        super().__init__(reason)
-        self.is_own = is_own
-
-
-class UnavailableError(WriteError):
-    """The database cannot accept writes at the moment. ``retry_after_s``: the wait it requested, if any."""
-
-    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
-        super().__init__(reason)
-        self.retry_after_s = retry_after_s
-
-
-class MisconfiguredError(WriteError):
-    """The database rejects every write until an operator fixes the configuration; the message says how."""
-
-
-class Database(Protocol):
-    """A database that accepts points."""
-
-    def write(self, body: bytes) -> None:
-        """Write lines of line protocol, with times in ns. Returns once all are acknowledged. Raises `WriteError`."""
-
-
-class InfluxDatabase:
-    """A client for InfluxDB 2.x or 1.8 that uses one persistent connection. Not thread-safe."""
-
-    def __init__(self, influxdb: InfluxdbSettings, settings: ConnectorSettings) -> None:
-        """Create the client without connecting. Raises SettingsError if the token file cannot be read."""
+        Raises SettingsError if the token file cannot be read.
+        """
         self._bucket, self._org, self._url = influxdb.bucket, influxdb.org, influxdb.url
+        self._measurement, self._time_unit = settings.measurement, time_unit
         self._client = InfluxDBClient(
             url=influxdb.url,
             token=influxdb.secret(),
@@ -111,14 +88,36 @@ class InfluxDatabase:
         )
         self._api = self._client.write_api(write_options=SYNCHRONOUS)
 
-    def write(self, body: bytes) -> None:
-        """See `Database.write`."""
+    @property
+    def place(self) -> str:
+        """See `Sink.place`."""
+        return f"InfluxDB at {self._url}, bucket {self._bucket}, measurement {self._measurement}"
+
+    @property
+    def target(self) -> str:
+        """See `Sink.target`.
+
+        It includes the version of the point format, because this release's points do not overwrite points that a
+        release with a different format wrote.
+        """
+        return f"{self._measurement} in {self._org}/{self._bucket}, points of form {FORM}"
+
+    def encode(self, result: Result) -> bytes:
+        """See `point_line`."""
+        return point_line(result, self._measurement, self._time_unit)
+
+    def probe(self) -> None:
+        """See `Sink.probe`."""
+        self.write([_NO_POINTS])
+
+    def write(self, lines: Sequence[bytes]) -> None:
+        """See `Sink.write`."""
         try:
-            self._api.write(self._bucket, self._org, body)
+            self._api.write(self._bucket, self._org, b"\n".join(lines))
         except ApiException as error:
-            raise _interpret(error, self._bucket, self._url) from error
+            raise _interpret(error, self._bucket, self._url, len(lines)) from error
         except (HTTPError, OSError, UnicodeDecodeError) as error:
-            reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH_MAX]
+            reason = f"{type(error).__name__}: {error}"[:REASON_LENGTH_MAX]
             raise UnavailableError(
                 f"no answer from {self._url} ({reason}); is InfluxDB running there, and is influxdb.url right?"
             ) from error
@@ -135,13 +134,14 @@ class InfluxDatabase:
         self._client.close()  # type: ignore[no-untyped-call] # the library does not type it
 
 
-def _interpret(error: ApiException, bucket: str, url: str) -> WriteError:
+def _interpret(error: ApiException, bucket: str, url: str, points: int) -> WriteError:
     status = error.status or 0
     text = _message(error)
-    reason = text[:_REASON_LENGTH_MAX]
+    reason = text[:REASON_LENGTH_MAX]
     is_own = any(name in (error.headers or ()) for name in _OWN_HEADERS)
     if status in _REFUSES_POINTS and is_own:
-        return RefusedError(reason, _dropped(text))
+        is_shared = any(shared in text for shared in _SHARED_REASONS)
+        return RefusedError(reason, refuses_all=is_shared and _dropped(text) == points)
     if status == _TOO_LARGE:
         return TooLargeError(f"HTTP {status} from {url}: {reason}", is_own=is_own)
     if status in _TRANSIENT or status >= _SERVER_ERRORS:

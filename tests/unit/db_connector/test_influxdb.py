@@ -11,15 +11,15 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from broker.settings import InfluxdbSettings
-from db_connector.database import (
-    InfluxDatabase,
+from db_connector.settings import ConnectorSettings
+from db_connector.sinks.influxdb import InfluxSink
+from db_connector.sinks.sink import (
     MisconfiguredError,
     RefusedError,
     TooLargeError,
     UnavailableError,
     WriteError,
 )
-from db_connector.settings import ConnectorSettings
 
 
 class Server(HTTPServer):
@@ -59,9 +59,9 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def database_at(port: int, **settings: object) -> InfluxDatabase:
+def database_at(port: int, **settings: object) -> InfluxSink:
     influxdb = InfluxdbSettings.model_validate({"url": f"http://127.0.0.1:{port}", "token": "user:secret"})
-    return InfluxDatabase(influxdb, ConnectorSettings.model_validate(settings))
+    return InfluxSink(influxdb, ConnectorSettings.model_validate(settings), "ms")
 
 
 def answer(server: Server, status: int, body: bytes = b"", **headers: str) -> WriteError:
@@ -69,14 +69,14 @@ def answer(server: Server, status: int, body: bytes = b"", **headers: str) -> Wr
     server.headers = {name.replace("_", "-"): value for name, value in headers.items()}
     database = database_at(server.server_port)
     with pytest.raises(WriteError) as raised:
-        database.write(b"m f=1 1")
+        database.write([b"m f=1 1"])
     database.close()
     return raised.value
 
 
 def test_a_write_is_one_v2_request_in_nanoseconds(server: Server) -> None:
     database = database_at(server.server_port)
-    database.write(b"m f=1.0 1\nm f=2.0 2")
+    database.write([b"m f=1.0 1", b"m f=2.0 2"])
     database.close()
     assert server.paths == ["/api/v2/write?org=-&bucket=lsb%2Fautogen&precision=ns"]
     ((headers, body),) = server.seen
@@ -87,7 +87,7 @@ def test_a_write_is_one_v2_request_in_nanoseconds(server: Server) -> None:
 
 def test_gzip_is_sent_where_it_is_set(server: Server) -> None:
     database = database_at(server.server_port, gzip=True)
-    database.write(b"m f=1.0 1" * 100)
+    database.write([b"m f=1.0 1"] * 100)
     database.close()
     ((headers, body),) = server.seen
     assert headers["content-encoding"] == "gzip"
@@ -158,11 +158,21 @@ def test_an_answer_that_the_body_is_too_large_says_whether_it_is_the_databases_o
     assert error.is_own == is_own
 
 
-def test_the_number_of_dropped_points_is_read(server: Server) -> None:
-    body = b'{"error":"partial write: points beyond retention policy dropped=17"}'
-    error = answer(server, 400, body, X_Influxdb_Version="1.8.10")
+@pytest.mark.parametrize(
+    ("message", "refuses_all"),
+    [
+        ("partial write: points beyond retention policy dropped=1", True),
+        ("partial write: points beyond retention policy dropped=17", False),
+        ("partial write: key contains invalid unicode dropped=1", False),
+        ("points beyond retention policy", False),
+    ],
+)
+def test_a_reason_holds_for_all_points_if_it_is_about_the_bucket_and_all_were_dropped(
+    server: Server, message: str, *, refuses_all: bool
+) -> None:
+    error = answer(server, 400, f'{{"error":"{message}"}}'.encode(), X_Influxdb_Version="1.8.10")
     assert isinstance(error, RefusedError)
-    assert error.dropped == 17
+    assert error.refuses_all == refuses_all
 
 
 @pytest.mark.parametrize(
@@ -180,7 +190,7 @@ def test_no_server_is_unavailable() -> None:
         port = closed.server_port
     database = database_at(port)
     with pytest.raises(UnavailableError, match="refused"):
-        database.write(b"m f=1.0 1")
+        database.write([b"m f=1.0 1"])
     database.close()
 
 
@@ -188,7 +198,7 @@ def test_a_server_that_does_not_answer_is_unavailable() -> None:
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as silent:
         database = database_at(silent.server_port, request_timeout="100ms")
         with pytest.raises(UnavailableError, match="timed out"):
-            database.write(b"m f=1.0 1")
+            database.write([b"m f=1.0 1"])
         database.close()
 
 
