@@ -23,10 +23,10 @@ no members and nothing is processed. This was seen with librdkafka 2.16 after Ka
 (``_DESTROY_BROKER`` in join state ``wait-metadata``)."""
 
 _GIVING_BACK_S: Final = 1.0
-"""Time limit for giving partitions back. It does not require a response from Kafka."""
+"""Time limit for giving partitions back, besides the time of the callbacks. It requires no response from Kafka."""
 
 _PENDING_S: Final = 0.02
-"""How long to poll, which is enough to run all callbacks that are pending."""
+"""How long to wait for further events."""
 
 
 def member_config(session_timeout_ns: int, instance: str | None) -> dict[str, str | float | bool]:
@@ -49,11 +49,11 @@ def give_partitions_back(consumer: Consumer, now_s: Callable[[], float] = time.m
 
     If a consumer is closed during a rebalance, its callback can wait forever for a response from a thread that has
     already ended (confluentinc/librdkafka#4884). It keeps the interpreter's lock while it waits, which stops the whole
-    process. The first poll is necessary even without partitions: an assignment may have arrived since the last poll.
+    process. Polling is necessary even without partitions: an assignment may have arrived since the last poll, and may
+    be queued behind an error or a message, each of which ends a poll.
     """
     with suppress(KafkaException):  # the consumer has failed permanently
         consumer.unsubscribe()
     until_s = now_s() + _GIVING_BACK_S
-    consumer.poll(_PENDING_S)
-    while consumer.assignment() and now_s() < until_s:
-        consumer.poll(_PENDING_S)
+    while (consumer.poll(_PENDING_S) is not None or consumer.assignment()) and now_s() < until_s:
+        pass

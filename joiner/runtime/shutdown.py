@@ -49,7 +49,8 @@ def end_on_signals(stop: Callable[[], None], grace_s: float = GRACE_S) -> None:
 
 def _wait(reader: int, stop: Callable[[], None], grace_s: float) -> None:
     received = os.read(reader, 1)[0]
-    with suppress(RuntimeError):  # without standard error, as after `2>&-`, there is no such timer
+    # Without a standard error that has a descriptor, as after `2>&-`, there is no such timer.
+    with suppress(RuntimeError, OSError, ValueError):
         faulthandler.dump_traceback_later(grace_s + _LOCKED_S, exit=True)
     _log.info("%s: stopping", signal.Signals(received).name)
     stop()

@@ -31,7 +31,8 @@ def main(servers: str, topic: str) -> None:
         group = f"{topic}-{number}"
         members[group] = Consumer(kafka.client_config(group_id=group, **member_config(_SESSION_NS, "one")))
         members[group].subscribe(
-            [topic],
+            # The error about the missing topic is queued before the assignment.
+            [topic, f"{topic}.missing"],
             on_assign=lambda consumer, places: consumer.incremental_assign(places),
             on_revoke=lambda consumer, places: consumer.incremental_unassign(places),
         )

@@ -139,6 +139,9 @@ class GroupMembership:
         self._fenced_s = now_s
         _log.warning("the group reports another member with the instance name %r; rejoining", application.instance)
         self.close()
+        if lost := sorted(self.units):  # after a fatal error, the library does not say so
+            self.units.clear()
+            self._give_back(lost, True)  # noqa: FBT003 - a callback's signature
         self._consumer = self._join()
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

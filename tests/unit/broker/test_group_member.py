@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.kafka.group_member import METADATA_REFRESH_MS, member_config
+from broker.kafka.group_member import METADATA_REFRESH_MS, give_partitions_back, member_config
 from broker.settings import load_settings
 from db_connector.kafka import reader
 from db_connector.settings import DbConnectorSettings
@@ -50,3 +50,48 @@ def test_only_a_named_instance_is_a_static_member() -> None:
     assert "group_instance_id" not in member_config(6 * 10**9, None)
     assert member_config(6 * 10**9, "one")["group_instance_id"] == "one"
     assert member_config(6 * 10**9, "one")["topic_metadata_refresh_interval_ms"] == METADATA_REFRESH_MS
+
+
+class Queued:
+    """A consumer with queued events. A poll ends at an error or a message; before that, it runs callbacks."""
+
+    def __init__(self, *events: str) -> None:
+        self._events = list(events)
+        self.assigned: list[str] = []
+
+    def unsubscribe(self) -> None:
+        self._events.append("nothing")
+
+    def poll(self, _timeout_s: float) -> str | None:
+        while self._events:
+            event = self._events.pop(0)
+            if event == "error":
+                return event
+            if event == "assign":
+                self.assigned.append("partition")
+                self._events.append("revoke")
+            if event == "revoke":
+                self.assigned.clear()
+        return None
+
+    def assignment(self) -> list[str]:
+        return self.assigned
+
+
+@pytest.mark.parametrize("events", [(), ("assign",), ("error", "assign"), ("error", "error", "assign", "error")])
+def test_all_that_is_queued_has_happened_before_a_consumer_is_closed(events: tuple[str, ...]) -> None:
+    consumer: Any = Queued(*events)
+    give_partitions_back(consumer)
+    assert not consumer._events  # noqa: SLF001 - what the test has queued
+    assert not consumer.assigned
+
+
+def test_a_consumer_that_keeps_its_partitions_is_given_up_after_a_second() -> None:
+    class Stubborn(Queued):
+        def assignment(self) -> list[str]:
+            return ["partition"]
+
+    now = iter(range(100))
+    consumer: Any = Stubborn()
+    give_partitions_back(consumer, lambda: float(next(now)))
+    assert next(now) <= 4
