@@ -24,6 +24,7 @@ DISTRIBUTIONS: Final = {
     "anyio": "anyio",
     "argon2": "argon2-cffi",
     "confluent_kafka": "confluent-kafka",
+    "deltalake": "deltalake",
     "fastapi": "fastapi",
     "google": "protobuf",
     "influxdb_client": "influxdb-client",
@@ -43,8 +44,8 @@ DISTRIBUTIONS: Final = {
     "structlog": "structlog",
     "uvicorn": "uvicorn",
 }
-"""Maps import names of optional dependencies (extras ``service``, ``arrow``, ``spark`` and ``control``) to the names of
-their pip packages."""
+"""Maps import names of optional dependencies to the names of their pip packages. They belong to the extras ``service``,
+``arrow``, ``delta``, ``spark`` and ``control``."""
 
 _WRONG_USAGE: Final = 2
 

@@ -23,9 +23,9 @@ from broker.settings import (
 )
 from broker.times import parse_duration
 from connector.settings import ConnectorSettings
-from control.facts.flow.endpoints import POSTGRESQL, STDOUT, Endpoints, Sink, Source
+from control.facts.flow.endpoints import DELTA, POSTGRESQL, STDOUT, Endpoints, Sink, Source
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
-from db_connector.settings import PostgresqlSettings
+from db_connector.settings import DeltaSettings, PostgresqlSettings
 from joiner.runtime.settings import JoinerSettings
 
 
@@ -98,13 +98,14 @@ class Settings(JoinerSettings):
     connector: ConnectorSettings | None = None
     influxdb: InfluxdbSettings | None = None
     postgresql: PostgresqlSettings | None = None
+    delta: DeltaSettings | None = None
     db_connector: DbConnectorSettings | None = None
 
     def endpoints(self) -> Endpoints:
         """Return what may be shown about the connectors. Either of a connector's two sections is enough."""
         mqtt, connector = self.mqtt or MqttSettings(), self.connector or ConnectorSettings()
         influxdb, postgresql = self.influxdb or InfluxdbSettings(), self.postgresql or PostgresqlSettings()
-        db_connector = self.db_connector or DbConnectorSettings()
+        delta, db_connector = self.delta or DeltaSettings(), self.db_connector or DbConnectorSettings()
         source = Source(f"{_bracketed(mqtt.host)}:{mqtt.port}", mqtt.topic, connector.client_id)
         match db_connector.sink:
             case "influxdb":
@@ -115,10 +116,12 @@ class Settings(JoinerSettings):
             case "postgresql":
                 address = f"{_bracketed(postgresql.host)}:{postgresql.port}"
                 sink = Sink(db_connector.group, address, postgresql.database, postgresql.table, POSTGRESQL)
+            case "delta":
+                sink = Sink(db_connector.group, database=delta.path, kind=DELTA)
             case "stdout":
                 sink = Sink(db_connector.group, kind=STDOUT)
         has_source = self.mqtt is not None or self.connector is not None
-        has_sink = any(one is not None for one in (self.influxdb, self.postgresql, self.db_connector))
+        has_sink = any(one is not None for one in (self.influxdb, self.postgresql, self.delta, self.db_connector))
         return Endpoints(source if has_source else None, sink if has_sink else None)
 
 

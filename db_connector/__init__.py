@@ -1,6 +1,6 @@
-"""Copies joined pairs and aligned rows from Kafka to a database or to standard output, at least once.
+"""Copies joined pairs and aligned rows from Kafka to a database or to standard output.
 
-A result that is replayed replaces itself in a database.
+A result that is replayed replaces itself in a database, or is left out.
 
 sinks/       the databases: how each stores a result, and what its answers mean
 writer.py    writes batches, retries, and isolates rejected results; no Kafka, no database

@@ -29,7 +29,7 @@ with imports_of("db_connector"):
     from db_connector.progress import Journal
     from db_connector.service import Service
     from db_connector.settings import SINKS, DbConnectorSettings
-    from db_connector.sinks.sink import ClosedError, FailedError
+    from db_connector.sinks.sink import OutputClosedError, OutputFailedError
     from db_connector.writer import Writer, WriterThread
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ examples:
 
 Ctrl-C or SIGTERM stops it within 5 s; the next start rereads whatever the database has not acknowledged.
 Several processes in the same consumer group share the partitions. Settings: docs/configuration.md.
-exit status: 0 stopped by a signal, 1 failed, 2 invalid arguments or settings
+exit status: 0 stopped by a signal or by the reader of standard output, 1 failed, 2 invalid arguments or settings
 """
 
 log = logging.getLogger("db_connector")
@@ -117,6 +117,11 @@ def make_sink(settings: DbConnectorSettings) -> Sink:
                 from db_connector.sinks.postgresql import PostgresqlSink  # noqa: PLC0415 - see above
 
                 return PostgresqlSink(settings.postgresql, own, time_unit)
+            case "delta":
+                with imports_of("db_connector", "delta"):
+                    from db_connector.sinks.delta import DeltaSink  # noqa: PLC0415 - see above
+
+                return DeltaSink(settings.delta, time_unit)
             case "stdout":
                 from db_connector.sinks.stdout import StdoutSink  # noqa: PLC0415 - see above
 
@@ -146,8 +151,10 @@ def _serve(
         needed = {settings.topics.out, settings.topics.rejected}
         specs = [spec for spec in data_topic_specs(settings.topics) if spec.name in needed]
         client_log = client_logger("db_connector.librdkafka")
-        if wait_for_topics(settings.kafka, specs, is_over, log, client_log) is None:
+        facts = wait_for_topics(settings.kafka, specs, is_over, log, client_log)
+        if facts is None:
             return 0
+        sink.begin(facts[settings.topics.out].topic_id)
         dead_letters = DeadLetterWriter(settings.kafka, settings.topics.rejected)
         service = Service(settings, writer, dead_letters, stop, journal, telemetry)
         log.info("writing topic %s of %s to %s", settings.topics.out, settings.kafka.bootstrap_servers, sink.place)
@@ -155,9 +162,9 @@ def _serve(
         # of CPU.
         gc.freeze()
         service.run()
-    except ClosedError as error:
+    except OutputClosedError as error:
         log.info("%s", error)
-    except (TopicError, DeliveryError, KafkaFailureError, FailedError) as error:
+    except (TopicError, DeliveryError, KafkaFailureError, OutputFailedError) as error:
         log.error("%s", error)  # noqa: TRY400 - the message is complete; a user needs no stack trace
         return 1
     except KafkaException as error:

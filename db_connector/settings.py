@@ -24,8 +24,8 @@ from broker.settings import (
 )
 from broker.times import parse_duration
 
-Sink = Literal["influxdb", "postgresql", "stdout"]
-SINKS: Final[tuple[str, ...]] = get_args(Sink)
+SinkName = Literal["influxdb", "postgresql", "delta", "stdout"]
+SINKS: Final[tuple[str, ...]] = get_args(SinkName)
 
 
 class PostgresqlSettings(Section):
@@ -44,11 +44,6 @@ class PostgresqlSettings(Section):
     """``schema.table``: lower-case letters, digits and ``_``, at most 63 characters each. Without a schema, the table
     would depend on the search path of the user."""
 
-    @property
-    def target(self) -> str:
-        """Identifies the rows in the metadata of committed offsets. It ends with the version of their form."""
-        return f"table {self.table} in {self.database}, rows of form 1"
-
     def secret(self) -> str | None:
         """Return the password, or None if none is set. A password file takes precedence over ``password``."""
         if self.password_file is not None:
@@ -56,11 +51,19 @@ class PostgresqlSettings(Section):
         return self.password.get_secret_value() if self.password else None
 
 
+class DeltaSettings(Section):
+    """``[delta]``: the Delta Lake table for the results."""
+
+    path: str = Field(default="joined.delta", min_length=1, max_length=4096)
+    """A folder, or a URI of an object store. Its credentials come from the environment, as the library documents."""
+
+
 class ConnectorSettings(Section):
     """``[db_connector]``: where results go, and how they are written."""
 
-    sink: Sink = "influxdb"
-    """Where results go: InfluxDB (``[influxdb]``), PostgreSQL (``[postgresql]``) or standard output."""
+    sink: SinkName = "influxdb"
+    """Where results go: InfluxDB (``[influxdb]``), PostgreSQL (``[postgresql]``), a Delta Lake table (``[delta]``), or
+    standard output."""
 
     group: Annotated[str, plain_name(200)] = "db_connector"
     """Kafka consumer group. Its offsets record what the database has acknowledged. Processes in the same group share
@@ -84,8 +87,8 @@ class ConnectorSettings(Section):
     """Maximum number of results in one write. InfluxDB recommends about 5,000 points. Larger batches gain little, and
     make replays and the search for a rejected point slower."""
 
-    linger: Annotated[Duration, duration_between("1ms", "1s")] = parse_duration("50ms")
-    """How long a record may wait for more records to share its write, 1 ms to 1 s. At low rates, a longer wait saves
+    linger: Annotated[Duration, duration_between("1ms", "1min")] = parse_duration("50ms")
+    """How long a record may wait for more records to share its write, 1 ms to 1 min. At low rates, a longer wait saves
     requests but adds latency. At high rates, batches fill up before the wait is over."""
 
     gzip: bool = False
@@ -111,6 +114,7 @@ class DbConnectorSettings(ServiceSettings):
     kafka: KafkaSettings = KafkaSettings()
     influxdb: InfluxdbSettings = InfluxdbSettings()
     postgresql: PostgresqlSettings = PostgresqlSettings()
+    delta: DeltaSettings = DeltaSettings()
     topics: TopicSettings = TopicSettings.model_validate({})
     events: EventSettings = EventSettings.model_validate({})
     metrics: MetricsSettings = MetricsSettings.model_validate({})

@@ -232,7 +232,7 @@ class WriterThread(Generic[Batch]):
                     probe_in_s = self.writer.probe()
                 except BaseException as error:  # noqa: BLE001 - as below
                     self._outcomes.put(error)
-                    probe_in_s = None
+                    return
                 continue
             if batch.lines:
                 probe_in_s = None  # from here on, the writes themselves report failures
@@ -243,6 +243,7 @@ class WriterThread(Generic[Batch]):
                 self._outcomes.put(Outcome(batch, written=False, refusals=[], acknowledged_ns=0))
             except BaseException as error:  # noqa: BLE001 - raised again in the main thread
                 self._outcomes.put(error)
+                return
             else:
                 took_s = time.monotonic() - began_s
                 self._outcomes.put(

@@ -8,6 +8,7 @@ earlier assignment are not committed, because another member may have read the p
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from functools import partial
@@ -42,6 +43,8 @@ _CLOSE_S: Final = 1.0
 _FENCED_AGAIN_SESSIONS: Final = 3
 """If this member is fenced twice within this many session timeouts, another process must be using its instance name."""
 _RETRY_S: Final = 0.5
+_SLICE_S: Final = 0.5
+"""The longest time that a single call waits for messages."""
 _ASK_KAFKA_S: Final = 2.0
 """Timeout for requesting committed offsets. Signals do not interrupt requests, and shutdown must take at most 5 s."""
 _WARN_EVERY_S: Final = 10.0
@@ -91,6 +94,7 @@ class ResultReader:
         self._read_ahead: list[Message] = []
         """Messages that arrived while paused, or would have made a batch too large."""
         self._paused = False
+        self._is_closing = False
         self._results_per_message = 1
         """Results per message in the last batch, used to size the next one to about ``batch_records`` results."""
         self._consumer = self._make_consumer()
@@ -111,7 +115,13 @@ class ResultReader:
         self._retry_failed_partitions()
         count = max(1, self._own.batch_records // self._results_per_message) - len(self._read_ahead)
         # Poll even if the batch is full, so that the client's callbacks run. They may drop some of its messages.
-        found = self._consumer.consume(max(1, count), self._own.linger / 1e9 if count > 0 else 0.0)
+        slices = slices_of(self._own.linger / 1e9) if count > 0 else [0.0]
+        found: list[Message] = []
+        for slice_s in slices:
+            self._heartbeat()
+            found += self._consumer.consume(max(1, count - len(found)), slice_s)
+            if len(found) >= count or self._stop.is_set():
+                break
         found, self._read_ahead = self._read_ahead + found, []
         results = self._sort(found)
         if results.message_count:
@@ -149,6 +159,7 @@ class ResultReader:
 
     def close(self) -> None:
         """Leave the consumer group, waiting at most two seconds."""
+        self._is_closing = True
         give_partitions_back(self._consumer)
         # Close in a thread, because leaving the group waits for the coordinator, which may be unavailable.
         closing = threading.Thread(target=self._consumer.close, name="consumer-close", daemon=True)
@@ -243,7 +254,7 @@ class ResultReader:
         self.commits.reset()
         for state in (self._assignments, self._next, self._retry_at_s, self._read_ahead):
             state.clear()
-        self._paused = False
+        self._paused = self._is_closing = False
         self._consumer = self._make_consumer()
         self.subscribe()
 
@@ -253,6 +264,8 @@ class ResultReader:
         ``auto.offset.reset`` is not used for this, because it would also start at the beginning if the committed offset
         were no longer in the log, which would hide the loss of results.
         """
+        if self._stop.is_set() or self._is_closing:
+            return  # the library assigns the partitions, and revokes them again
         known: list[TopicPartition] | None = None
         while known is None:
             self._heartbeat()
@@ -288,8 +301,14 @@ class ResultReader:
             for state in (self._assignments, self._next, self._retry_at_s):
                 state.pop(number, None)
         self._read_ahead = [message for message in self._read_ahead if message.partition() not in numbers]
-        if numbers and not self._stop.is_set():
+        if numbers and not self._is_closing:
             log.info("%s: partitions %s %s", self._topic, ", ".join(map(str, sorted(numbers))), how)
+
+
+def slices_of(linger_s: float) -> list[float]:
+    """Divide a time into equal parts, each at most as long as a single call may wait."""
+    count = math.ceil(linger_s / _SLICE_S)
+    return [linger_s / count] * count
 
 
 def _consumer_config(settings: DbConnectorSettings) -> dict[str, Any]:

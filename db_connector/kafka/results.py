@@ -13,8 +13,8 @@ import msgspec
 
 from broker.commandline import describe_missing
 from broker.times import mean_text
-from broker.wire.records import Unreadable, decode_joined, is_watermark
-from db_connector.sinks.sink import UnrepresentableError
+from broker.wire.records import ROW_BITS, Unreadable, decode_joined, is_watermark
+from db_connector.sinks.sink import Place, UnrepresentableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +96,7 @@ class Results:
         """The number of results in the batch. A message may hold many; an unreadable message counts as one."""
         return len(self.lines) + len(self.unrepresentable)
 
-    def add(self, message: Message, encode: Callable[[Result], bytes], time_unit: str) -> None:
+    def add(self, message: Message, encode: Callable[[Result, Place], bytes], time_unit: str) -> None:
         """Convert each result in a message to a line, or store the reason why it cannot be converted.
 
         ``encode``: see `Sink.encode`. Watermarks are skipped, because they are not results.
@@ -113,7 +113,7 @@ class Results:
                 raise UnrepresentableError("the value is null")
             pair = decode_joined(value)
             identity = pair.id
-            line = encode(pair)
+            line = encode(pair, _place(message))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnrepresentableError) as error:
             self.unrepresentable.append((message, str(error), identity))
         else:
@@ -121,7 +121,9 @@ class Results:
             self.messages.append(message)
             self.ids.append(identity)
 
-    def _add_many(self, message: Message, value: bytes, encode: Callable[[Result], bytes], time_unit: str) -> None:
+    def _add_many(
+        self, message: Message, value: bytes, encode: Callable[[Result, Place], bytes], time_unit: str
+    ) -> None:
         """Convert the results in an Arrow message, or store the reason why the message cannot be read."""
         try:
             from broker.wire.arrow.results import decode_results  # noqa: PLC0415 - pyarrow is an extra
@@ -136,15 +138,20 @@ class Results:
         pairs = zip(
             found.thing, found.quantity, found.time_ns, found.half, found.value, found.ids(), found.tie, strict=True
         )
-        for thing, quantity, time_ns, half, result, identity, tie in pairs:
+        for at, (thing, quantity, time_ns, half, result, identity, tie) in enumerate(pairs):
             time = msgspec.Raw(mean_text(time_ns, time_ns + half, time_unit).encode())
             both = {"left": result[0], "right": result[1]} if isinstance(result, tuple) else result
             row = ResultRow(message, thing, quantity, time, both, identity, tie)
             try:
-                line = encode(row)
+                line = encode(row, _place(message, at))
             except UnrepresentableError as error:
                 self.unrepresentable.append((row, str(error), identity))
             else:
                 self.lines.append(line)
                 self.messages.append(row)
                 self.ids.append(identity)
+
+
+def _place(message: Message, row: int = 0) -> Place:
+    # Messages that were consumed have both.
+    return Place(message.partition() or 0, (message.offset() or 0) << ROW_BITS | row)

@@ -28,7 +28,7 @@ def target_of(sink: Sink) -> str:
 def start_of(committed: TopicPartition, target: str, group: str) -> int:
     """Return the offset to start from: the committed one if it was committed for this target, else the beginning.
 
-    Starting at the beginning is always safe, because in a database, results that are written again replace themselves.
+    Starting at the beginning loses nothing, and in a database, results that are written again replace themselves.
     """
     if committed.offset >= 0 and committed.metadata == target:
         return int(committed.offset)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from broker.settings import InfluxdbSettings
     from db_connector.settings import ConnectorSettings
-    from db_connector.sinks.sink import Result
+    from db_connector.sinks.sink import Place, Result
 
 _NS_IN_MS: Final = 1_000_000
 _WRITTEN: Final = 204
@@ -102,7 +102,10 @@ class InfluxSink:
         """
         return f"{self._measurement} in {self._org}/{self._bucket}, points of form {FORM}"
 
-    def encode(self, result: Result) -> bytes:
+    def begin(self, topic_id: str) -> None:
+        """See `Sink.begin`. It does not matter, because a result is identified by itself."""
+
+    def encode(self, result: Result, place: Place) -> bytes:  # noqa: ARG002 - as above
         """See `point_line`."""
         return point_line(result, self._measurement, self._time_unit)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from db_connector.settings import ConnectorSettings, PostgresqlSettings
-    from db_connector.sinks.sink import Result
+    from db_connector.sinks.sink import Place, Result
 
 COLUMNS: Final = {
     "time": "timestamp with time zone",
@@ -67,15 +67,15 @@ _CONNECT_S_MIN: Final = 2
 _ANSWER_S: Final = 1.0
 """How much longer than the statement may take to wait for the server, which then reports that it has cancelled it."""
 
-_REFUSES_ROWS: Final = frozenset({"22", "23", "54", "P0"})
-"""Classes of errors that are about the data: values, constraints, limits, and those that a trigger raises.
+_REFUSES_ROWS: Final = frozenset({"22", "23", "54"})
+"""Classes of errors that are about the data: values, constraints and limits.
 
 https://www.postgresql.org/docs/current/errcodes-appendix.html
 """
 
-_MISCONFIGURED: Final = frozenset({"0A", "23", "28", "3D", "3F", "42", "P0"})
-"""Classes of errors about features, logins, databases, schemas, tables and permissions; also constraints and triggers
-that refuse every row."""
+_MISCONFIGURED: Final = frozenset({"0A", "23", "3F", "42", "P0"})
+"""Classes of errors about features, schemas, tables and permissions; also constraints that say nothing about a row, and
+what a trigger raises."""
 
 _encoder: Final = msgspec.json.Encoder()
 
@@ -113,9 +113,12 @@ class PostgresqlSink:
     @property
     def target(self) -> str:
         """See `Sink.target`."""
-        return self._settings.target
+        return f"table {self._settings.table} in {self._settings.database}, rows of form 1"
 
-    def encode(self, result: Result) -> bytes:
+    def begin(self, topic_id: str) -> None:
+        """See `Sink.begin`. It does not matter, because a result is identified by itself."""
+
+    def encode(self, result: Result, place: Place) -> bytes:  # noqa: ARG002 - as above
         """Return the row of a result as a JSON object."""
         time_ns, half = time_of(result, self._time_unit)
         values = values_of(result)
@@ -231,14 +234,15 @@ def _reason(error: psycopg.Error) -> str:
 def _refuses_rows(error: psycopg.Error) -> bool:
     """Return whether the database refuses rows because of what they contain.
 
-    That is not so if it has no partition for them, or if the table has a mandatory column of its own: an operator can
-    change that.
+    That is not so if an operator can change it: if there is no partition for them or no row that a foreign key refers
+    to, or if the table has a mandatory column of its own.
     """
     if (error.sqlstate or "")[:2] not in _REFUSES_ROWS:
         return False
     has_no_partition = isinstance(error, psycopg.errors.CheckViolation) and error.diag.constraint_name is None
     is_other_column = isinstance(error, psycopg.errors.NotNullViolation) and error.diag.column_name not in COLUMNS
-    return not has_no_partition and not is_other_column
+    is_foreign_key = isinstance(error, psycopg.errors.ForeignKeyViolation)
+    return not (has_no_partition or is_other_column or is_foreign_key)
 
 
 def _create(table: sql.Identifier) -> sql.Composed:

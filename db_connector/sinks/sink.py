@@ -10,7 +10,7 @@ WriteError
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, point_time
 
@@ -58,11 +58,11 @@ class MisconfiguredError(WriteError):
     """The sink rejects every write until an operator fixes the configuration; the message says how."""
 
 
-class ClosedError(Exception):
+class OutputClosedError(Exception):
     """The reader of an output stream has closed it, so nothing more can be written."""
 
 
-class FailedError(Exception):
+class OutputFailedError(Exception):
     """An output stream has failed in the middle of a write, so nothing more can be written to it."""
 
 
@@ -87,6 +87,17 @@ class Result(Protocol):
     def tie(self) -> str: ...  # noqa: D102 - as above
 
 
+class Place(NamedTuple):
+    """Where a result is in the result topic.
+
+    ``position``: the offset of its message, shifted left by `broker.wire.records.ROW_BITS`, plus its row in the
+    message.
+    """
+
+    partition: int
+    position: int
+
+
 class Sink(Protocol):
     """A database or stream that accepts results. Used by one thread at a time, except for `encode`."""
 
@@ -105,14 +116,18 @@ class Sink(Protocol):
         """Identifies the data that this sink writes. Committed with each offset; see `db_connector.kafka.target`."""
         ...
 
-    def encode(self, result: Result) -> bytes:
+    def begin(self, topic_id: str) -> None:
+        """Note the id that Kafka gave the result topic when it was created. Called before the first `encode`."""
+        ...
+
+    def encode(self, result: Result, place: Place) -> bytes:
         """Return the line for a result, without a trailing newline. Raises `UnrepresentableError`. Thread-safe."""
         ...
 
     def write(self, lines: Sequence[bytes]) -> None:
         """Write the results of these lines. Returns once all are stored.
 
-        Raises `WriteError`, and for an output stream `ClosedError` or `FailedError`.
+        Raises `WriteError`, and for an output stream `OutputClosedError` or `OutputFailedError`.
         """
         ...
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from broker.settings import SettingsError
-from db_connector.sinks.sink import ClosedError, FailedError, columns_of, time_of, values_of
+from db_connector.sinks.sink import OutputClosedError, OutputFailedError, columns_of, time_of, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from db_connector.sinks.sink import Result
+    from db_connector.sinks.sink import Place, Result
 
 _MEMBERS: Final = ("thing", "quantity", "phenomenonTime", "result", "id", "tie")
 
@@ -40,7 +40,10 @@ class StdoutSink:
         self._time_unit = time_unit
         self._descriptor = sys.stdout.fileno()
 
-    def encode(self, result: Result) -> bytes:
+    def begin(self, topic_id: str) -> None:
+        """See `Sink.begin`. It does not matter, because nothing written can be looked up."""
+
+    def encode(self, result: Result, place: Place) -> bytes:  # noqa: ARG002 - as above
         """Return the result as in the result topic, without the members that describe the joined records."""
         time_of(result, self._time_unit)
         values_of(result)
@@ -63,9 +66,9 @@ class StdoutSink:
             except BlockingIOError:
                 select.select([], [self._descriptor], [])
             except BrokenPipeError as error:
-                raise ClosedError("the reader of standard output has ended") from error
+                raise OutputClosedError("the reader of standard output has ended") from error
             except OSError as error:
-                raise FailedError(f"standard output: {error.strerror}") from error
+                raise OutputFailedError(f"standard output: {error.strerror}") from error
 
     def close(self) -> None:
         """Leave standard output open, because it belongs to the process."""

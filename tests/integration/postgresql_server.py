@@ -67,9 +67,14 @@ class PostgresqlServer:
             )
         wait_until(self._answers, "PostgreSQL answers")
 
-    def kill(self) -> None:
-        """Kill the server as a crash would: all of its processes end at once, and it recovers at the next start."""
+    @contextmanager
+    def crashed(self) -> Iterator[None]:
+        """End all processes of the server at once, as a crash would. Afterwards it starts again, and recovers."""
         self._end(signal.SIGQUIT)
+        try:
+            yield
+        finally:
+            self.start()
 
     def stop(self) -> None:
         """Stop the server. Open connections are closed."""
@@ -119,8 +124,9 @@ class PostgresqlServer:
 @contextmanager
 def postgresql_server() -> Iterator[PostgresqlServer]:
     """Run a server with a folder of its own."""
-    # Outside pytest's folders, which another user may not enter.
-    with tempfile.TemporaryDirectory(prefix="lsb-postgresql-") as folder:
+    # Outside pytest's folders and $TMPDIR, which another user may not enter.
+    within = "/tmp" if os.geteuid() == 0 else None  # noqa: S108 - the folder in it is new, and nobody else's
+    with tempfile.TemporaryDirectory(prefix="lsb-postgresql-", dir=within) as folder:
         server = PostgresqlServer(Path(folder))
         server.start()
         try:

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
+from broker.kafka.groups import read_group
+from broker.settings import KafkaSettings
 from broker.wire.records import AlignedRow, encode
 from tests.integration.db_connector_pipeline import (
     Pipeline,
@@ -20,7 +23,7 @@ from tests.integration.db_connector_pipeline import (
     pairs_of,
     values_of,
 )
-from tests.integration.services import wait_until
+from tests.integration.services import DEADLINE_S, wait_until
 from tests.unit.db_connector.test_contract import Point, joined
 
 if TYPE_CHECKING:
@@ -42,6 +45,17 @@ def test_committed_pairs_end_up_as_exactly_their_points(pipeline: Pipeline) -> N
     pipeline.stop(process)
     assert pipeline.points() == pipeline.points_for(pairs)
     assert pipeline.dead_letters() == []
+
+
+def test_a_named_connector_that_stops_releases_its_partitions_at_once(pipeline: Pipeline) -> None:
+    pairs = pairs_of(100, seed=3)
+    pipeline.produce(values_of(pairs))
+    process = pipeline.start(instance="one", session_timeout="30min")
+    pipeline.wait_until_drained()
+    pipeline.stop(process)
+    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
+    kafka = KafkaSettings(bootstrap_servers=pipeline.bootstrap)
+    wait_until(lambda: read_group(admin, kafka, pipeline.name, DEADLINE_S) == [], "the group has no members")
 
 
 def test_aligned_rows_end_up_as_points_with_a_field_for_each_value(pipeline: Pipeline) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from db_connector.sinks.sink import Sink
 from tests.integration.db_connector_pipeline import Points, ask_influx, database_at, database_of, points_of
-from tests.unit.db_connector.sink_contract import SinkContract, Stored, identity_of
+from tests.unit.db_connector.sink_contract import ReplacingSinkContract, Stored, identity_of
 from tests.unit.db_connector.test_contract import DatabaseContract
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class TestTheRealDatabase(DatabaseContract):
         stand.close()
 
 
-class TestTheSink(SinkContract):
+class TestTheSink(ReplacingSinkContract):
     """Runs the contract of all sinks on a real InfluxDB."""
 
     @pytest.fixture

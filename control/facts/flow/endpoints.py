@@ -11,6 +11,7 @@ import msgspec
 
 INFLUXDB: Final = "InfluxDB"
 POSTGRESQL: Final = "PostgreSQL"
+DELTA: Final = "Delta Lake"
 STDOUT: Final = "standard output"
 
 
@@ -30,7 +31,7 @@ class Sink(msgspec.Struct, frozen=True):
 
     ``group``: its consumer group. ``url``: the database's address, without a path. ``database``: organisation and
     bucket of InfluxDB, or a database of PostgreSQL. ``measurement``: a measurement or a table. ``kind``: one of
-    `INFLUXDB`, `POSTGRESQL` and `STDOUT`, which has none of these.
+    `INFLUXDB`, `POSTGRESQL`, `DELTA`, which has only a path as its database, and `STDOUT`, which has none of these.
     """
 
     group: str
@@ -51,6 +52,8 @@ def target_of(sink: Sink) -> str:
     """Return the prefix of the metadata that the connector commits with its offsets for this database."""
     if sink.kind == STDOUT:
         return "db_connector: standard output"
+    if sink.kind == DELTA:
+        return f"db_connector: table at {sink.database}"
     if sink.kind == POSTGRESQL:
         return f"db_connector: table {sink.measurement} in {sink.database}, "
     return f"db_connector: {sink.measurement} in {sink.database}, "

@@ -71,8 +71,8 @@ def simple_box(node: Node, x: float, y: float, width: float) -> Box:
     about = CONTENTS.get(node.kind) or {
         "mqtt_broker": node.details.get("topic", ""),
         "connector": "MQTT to Kafka",
-        "db_connector": "Kafka to InfluxDB",
-        "database": node.details.get("measurement", ""),
+        "db_connector": "Kafka to a database",
+        "database": node.details.get("table") or node.details.get("measurement", ""),
     }.get(node.kind, "")
     texts = (Text(node.label, "title"), Text(about, "muted"), Text(node.state, node.level))
     return Box(node.id, "box", node.level, x, y, width, 2 * PAD + 3 * LINE, texts, hint_of(node))

@@ -107,6 +107,7 @@ def test_of_the_connectors_no_secret_is_shown_and_no_file_with_one_is_read(tmp_p
         {"influxdb": {}},
         {"influxdb": {"org": "plant", "bucket": "b"}, "db_connector": {"measurement": "m"}},
         {"postgresql": {"database": "lsb_1", "table": "a.b"}, "db_connector": {"sink": "postgresql"}},
+        {"delta": {"path": "s3://plant/joined"}, "db_connector": {"sink": "delta"}},
         {"db_connector": {"sink": "stdout"}},
     ],
 )

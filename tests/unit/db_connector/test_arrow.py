@@ -51,7 +51,7 @@ def as_json(things: list[str], values: list[Any], *, has_rows: bool = True) -> l
 def results_of(*values: bytes) -> Results:
     results = Results()
     for value in values:
-        results.add(message(value), lambda pair: point_line(pair, "joined", "ms"), "ms")
+        results.add(message(value), lambda pair, _place: point_line(pair, "joined", "ms"), "ms")
     return results
 
 

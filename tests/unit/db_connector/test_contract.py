@@ -18,7 +18,7 @@ import pytest
 from broker.times import mean_text
 from broker.wire.records import Joined, Side
 from db_connector.sinks.points import point_line
-from db_connector.sinks.sink import MisconfiguredError, RefusedError, Result, Sink, WriteError
+from db_connector.sinks.sink import MisconfiguredError, Place, RefusedError, Result, Sink, WriteError
 
 Fields = dict[str, float | str]
 NASTY_NAMES = [
@@ -76,42 +76,6 @@ def expected(pair: Joined, measurement: str, twice_ns: int) -> tuple[Point, Fiel
 class DatabaseContract:
     """The guarantees that the writer relies on."""
 
-    def test_an_acknowledged_point_is_there_exactly(self, stand: Stand) -> None:
-        pair = joined(result=0.1 + 0.2, twice_ns=2 * 1_554_096_460_422_500_000 + 1, tie="3-0")
-        stand.database.write([point_line(pair, stand.measurement, "ms")])
-        point, fields = expected(pair, stand.measurement, 2 * 1_554_096_460_422_500_000 + 1)
-        assert stand.points() == {point: fields}
-
-    def test_a_replay_overwrites_the_same_points(self, stand: Stand) -> None:
-        lines = [point_line(joined(twice_ns=2_000_000 * n), stand.measurement, "ms") for n in range(20)]
-        stand.database.write(lines)
-        before = stand.points()
-        stand.database.write(lines[::-1])
-        assert len(before) == 20
-        assert stand.points() == before
-
-    def test_every_name_that_has_a_line_comes_back_as_it_was(self, stand: Stand) -> None:
-        pairs = [
-            (
-                joined(
-                    thing=thing,
-                    quantity=NASTY_NAMES[at - 3],
-                    twice_ns=2_000_000 * at,
-                    identity=f"{NASTY_NAMES[at - 5]}:0:1:2",
-                ),
-                at,
-            )
-            for at, thing in enumerate(NASTY_NAMES)
-        ]
-        stand.database.write([point_line(pair, stand.measurement, "ms") for pair, _at in pairs])
-        assert stand.points() == dict(expected(pair, stand.measurement, 2_000_000 * at) for pair, at in pairs)
-
-    @pytest.mark.parametrize("value", [0.0, -1.5, 1e16, 1e300, 5e-324, 1.7976931348623157e308, 5, 0.1])
-    def test_a_number_comes_back_as_the_same_double(self, stand: Stand, value: float) -> None:
-        stand.database.write([point_line(joined(result={"left": value, "right": -value}), stand.measurement, "ms")])
-        (fields,) = stand.points().values()
-        assert (fields["left"], fields["right"]) == (value, -value)
-
     def test_a_field_of_another_type_is_refused_by_name(self, stand: Stand) -> None:
         stand.database.write([f'{stand.measurement},thing=x result="text" 1'.encode()])
         with pytest.raises(RefusedError, match="field type conflict") as refused:
@@ -161,7 +125,9 @@ class FakeInflux:
         self.requests: list[int] = []
         """The number of lines in each parsed request."""
 
-    def encode(self, result: Result) -> bytes:
+    def begin(self, topic_id: str) -> None: ...
+
+    def encode(self, result: Result, _place: Place) -> bytes:
         return point_line(result, "joined", "ms")
 
     def probe(self) -> None:

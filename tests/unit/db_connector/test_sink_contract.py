@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from db_connector.sinks.sink import MisconfiguredError
-from tests.unit.db_connector.sink_contract import SinkContract, Stored, identity_of
+from tests.unit.db_connector.sink_contract import ReplacingSinkContract, Stored, identity_of
 from tests.unit.db_connector.test_contract import FakeInflux
 
 
@@ -23,7 +23,7 @@ class Stand:
         return {identity_of(point): fields for point, fields in points.items()}
 
 
-class TestTheStandIn(SinkContract):
+class TestTheStandIn(ReplacingSinkContract):
     @pytest.fixture
     def sink_stand(self) -> Stand:
         return Stand()

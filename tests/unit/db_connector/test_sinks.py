@@ -7,9 +7,9 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from typing import BinaryIO
 
 import pytest
 
@@ -18,8 +18,9 @@ from broker.wire.records import AlignedRow
 from db_connector.__main__ import make_sink, run
 from db_connector.settings import SINKS, ConnectorSettings, DbConnectorSettings, PostgresqlSettings
 from db_connector.sinks.postgresql import COLUMNS, PostgresqlSink
-from db_connector.sinks.sink import ClosedError, FailedError, UnavailableError, UnrepresentableError
+from db_connector.sinks.sink import OutputClosedError, OutputFailedError, UnavailableError, UnrepresentableError
 from db_connector.sinks.stdout import StdoutSink
+from tests.unit.db_connector.sink_contract import place
 from tests.unit.db_connector.test_contract import joined
 
 
@@ -60,7 +61,12 @@ def test_the_flag_takes_precedence_over_the_file(tmp_path: Path, monkeypatch: py
     file = tmp_path / "lsb.toml"
     file.write_text('[db_connector]\nsink = "influxdb"\n')
     assert run(["--config", str(file), "--sink", sink]) == 0
-    names = {"influxdb": "InfluxDB", "postgresql": "PostgreSQL", "stdout": "standard output"}
+    names = {
+        "influxdb": "InfluxDB",
+        "postgresql": "PostgreSQL",
+        "delta": "Delta Lake",
+        "stdout": "standard output",
+    }
     assert opened == [names[sink]]
 
 
@@ -76,7 +82,9 @@ def test_a_password_comes_from_its_file_first(tmp_path: Path) -> None:
 
 def test_a_row_has_a_member_for_each_column() -> None:
     sink = postgresql_sink()
-    pair = json.loads(sink.encode(joined("é", "p", 2 * 1_554_096_460_422_500_123 + 1, {"left": 1.0, "right": 2.0})))
+    pair = json.loads(
+        sink.encode(joined("é", "p", 2 * 1_554_096_460_422_500_123 + 1, {"left": 1.0, "right": 2.0}), place(0))
+    )
     assert list(pair) == list(COLUMNS)
     assert (pair["time"], pair["time_ns"], pair["half"]) == (
         "2019-04-01T05:27:40.422500+00:00",
@@ -84,7 +92,7 @@ def test_a_row_has_a_member_for_each_column() -> None:
         True,
     )
     assert (pair["result"], pair["left_value"], pair["right_value"], pair["row_values"]) == (None, 1.0, 2.0, None)
-    row = json.loads(sink.encode(AlignedRow("R", "a", -1, 5.0, "a:0:1", {"x": None, "y": 1.0})))
+    row = json.loads(sink.encode(AlignedRow("R", "a", -1, 5.0, "a:0:1", {"x": None, "y": 1.0}), place(0)))
     assert (row["time"], row["result"], row["row_values"]) == (
         "1969-12-31T23:59:59.999000+00:00",
         5.0,
@@ -108,52 +116,62 @@ def test_a_target_names_the_database_and_the_table_but_no_address() -> None:
 def test_a_line_of_standard_output_is_the_result_without_its_records() -> None:
     sink = StdoutSink("ms")
     pair = joined("R", "p", 5, {"left": 1.0, "right": 2.0}, "j:0:1:2", tie="1-0")
-    assert json.loads(sink.encode(pair)) == {
+    assert json.loads(sink.encode(pair, place(0))) == {
         "thing": "R", "quantity": "p", "phenomenonTime": 0.0000025, "result": {"left": 1.0, "right": 2.0},
         "id": "j:0:1:2", "tie": "1-0",
     }  # fmt: skip
-    assert b'"phenomenonTime":0.0000025,' in sink.encode(pair), "the exact text"
-    assert "tie" not in json.loads(sink.encode(joined()))
+    assert b'"phenomenonTime":0.0000025,' in sink.encode(pair, place(0)), "the exact text"
+    assert "tie" not in json.loads(sink.encode(joined(), place(0)))
     for wrong in (joined(result=float("nan")), joined(twice_ns=2**70)):
         with pytest.raises(UnrepresentableError):
-            sink.encode(wrong)
+            sink.encode(wrong, place(0))
+
+
+@dataclass
+class Pipe:
+    """A pipe as standard output. Each end is closed once, because its number may be another file's afterwards."""
+
+    sink: StdoutSink
+    reader: BinaryIO
+    writer: BinaryIO
 
 
 @pytest.fixture
-def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[StdoutSink, int]]:
-    """A sink whose standard output is a pipe, and the pipe's other end."""
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
     reader, writer = os.pipe()
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(fileno=lambda: writer))
-    yield StdoutSink("ms"), reader
-    for descriptor in (reader, writer):
-        with suppress(OSError):
-            os.close(descriptor)
+    with os.fdopen(reader, "rb", 0) as reading, os.fdopen(writer, "wb", 0) as writing:
+        monkeypatch.setattr(sys, "stdout", writing)
+        yield Pipe(StdoutSink("ms"), reading, writing)
 
 
 @pytest.mark.parametrize("is_blocking", [True, False])
-def test_every_line_arrives_however_full_the_pipe_is(pipe: tuple[StdoutSink, int], *, is_blocking: bool) -> None:
-    sink, reader = pipe
-    os.set_blocking(sink._descriptor, is_blocking)  # noqa: SLF001 - as whoever starts the process may have left it
+def test_every_line_arrives_however_full_the_pipe_is(pipe: Pipe, *, is_blocking: bool) -> None:
+    # The program that starts the connector may have left the pipe in either mode.
+    os.set_blocking(pipe.writer.fileno(), is_blocking)
     lines = [b"%d" % number * 200 for number in range(5_000)]
-    writing = threading.Thread(target=sink.write, args=(lines,))
-    writing.start()
-    wanted = b"".join(line + b"\n" for line in lines)
-    found = bytearray()
-    while len(found) < len(wanted):
-        found += os.read(reader, 10_000)
-    writing.join()
-    assert found == wanted
+    found: list[bytes] = []
+    reading = threading.Thread(target=lambda: found.append(pipe.reader.read()))
+    reading.start()
+    try:
+        pipe.sink.write(lines)
+    finally:
+        pipe.writer.close()  # so that the reader ends
+        reading.join()
+    assert found == [b"".join(line + b"\n" for line in lines)]
 
 
-def test_a_closed_pipe_and_a_failing_file_are_told(pipe: tuple[StdoutSink, int]) -> None:
-    sink, reader = pipe
-    sink.probe()
-    os.close(reader)
-    with pytest.raises(ClosedError, match="the reader of standard output has ended"):
-        sink.write([b"{}"])
-    os.close(sink._descriptor)  # noqa: SLF001 - as a file that can no longer be written
-    with pytest.raises(FailedError, match="standard output: Bad file descriptor"):
-        sink.write([b"{}"])
+def test_a_closed_pipe_is_told(pipe: Pipe) -> None:
+    pipe.sink.probe()
+    pipe.reader.close()
+    with pytest.raises(OutputClosedError, match="the reader of standard output has ended"):
+        pipe.sink.write([b"{}"])
+
+
+def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("wb", 0) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(OutputFailedError, match="standard output: No space left on device"):
+            StdoutSink("ms").write([b"{}"])
 
 
 def test_a_closed_standard_output_is_an_error_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from connector.settings import ConnectorSettings
 from control.actions import audit
 from control.settings import ControlSettings
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
-from db_connector.settings import PostgresqlSettings
+from db_connector.settings import DeltaSettings, PostgresqlSettings
 from joiner.functions import BUILT_IN
 from joiner.mapping.settings import StreamSettings
 from joiner.operators import AlignSettings, ColumnSettings, GridSettings, JoinSettings, Stream
@@ -62,6 +62,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "mqtt": shared.MqttSettings,
     "influxdb": shared.InfluxdbSettings,
     "postgresql": PostgresqlSettings,
+    "delta": DeltaSettings,
     "topics": shared.TopicSettings,
     "events": shared.EventSettings,
     "metrics": shared.MetricsSettings,
