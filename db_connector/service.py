@@ -83,8 +83,7 @@ class Service:
             self.progress.report_end()
 
     def _step(self) -> None:
-        while (outcome := self._writer.outcome(0)) is not None:
-            self._settle(outcome)
+        self._settle_ready()
         if self._writer.in_flight >= IN_FLIGHT_MAX:
             if (outcome := self._writer.outcome(_WAIT_S)) is not None:
                 self._settle(outcome)
@@ -92,10 +91,15 @@ class Service:
                 self._keep_alive()
             return
         self._reader.commit()
-        results = self._reader.read()
+        results = self._reader.read(self._settle_ready)
         self.progress.results += results.records
         if results.spans:
             self._writer.submit(results)
+
+    def _settle_ready(self) -> None:
+        self._telemetry.heartbeat()
+        while (outcome := self._writer.outcome(0)) is not None:
+            self._settle(outcome)
 
     def _settle(self, outcome: Outcome[Results], deadline_s: float | None = None) -> None:
         """Send dead letters and commit offsets for a written batch, except for partitions that have been revoked.

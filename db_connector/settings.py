@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Annotated, Final, Literal, get_args
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from broker.settings import (
     PORT_MAX,
@@ -26,6 +28,10 @@ from broker.times import parse_duration
 
 SinkName = Literal["influxdb", "postgresql", "delta", "stdout"]
 SINKS: Final[tuple[str, ...]] = get_args(SinkName)
+
+
+_PATH_LENGTH_MAX: Final = 1_000
+"""The path is committed with each offset, for which Kafka allows 4 kB."""
 
 
 class PostgresqlSettings(Section):
@@ -51,10 +57,22 @@ class PostgresqlSettings(Section):
         return self.password.get_secret_value() if self.password else None
 
 
+def _table_path(path: str) -> str:
+    if "://" not in path:
+        return str(Path(path).absolute())
+    if re.search(r"[@?#\s]", path):
+        raise ValueError(
+            "must be a plain URI, without a user, a password or parameters, which belong in the environment"
+        )
+    return path
+
+
 class DeltaSettings(Section):
     """``[delta]``: the Delta Lake table for the results."""
 
-    path: str = Field(default="joined.delta", min_length=1, max_length=4096)
+    path: Annotated[str, AfterValidator(_table_path)] = Field(
+        default="joined.delta", min_length=1, max_length=_PATH_LENGTH_MAX, validate_default=True
+    )
     """A folder, or a URI of an object store. Its credentials come from the environment, as the library documents."""
 
 
@@ -87,8 +105,8 @@ class ConnectorSettings(Section):
     """Maximum number of results in one write. InfluxDB recommends about 5,000 points. Larger batches gain little, and
     make replays and the search for a rejected point slower."""
 
-    linger: Annotated[Duration, duration_between("1ms", "1min")] = parse_duration("50ms")
-    """How long a record may wait for more records to share its write, 1 ms to 1 min. At low rates, a longer wait saves
+    linger: Annotated[Duration, duration_between("1ms", "15s")] = parse_duration("50ms")
+    """How long a record may wait for more records to share its write, 1 ms to 15 s. At low rates, a longer wait saves
     requests but adds latency. At high rates, batches fill up before the wait is over."""
 
     gzip: bool = False

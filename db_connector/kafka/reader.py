@@ -104,25 +104,28 @@ class ResultReader:
         lost = partial(self._revoked, how="were lost because the group removed this member")
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=lost)
 
-    def read(self) -> Results:
+    def read(self, meanwhile: Callable[[], None]) -> Results:
         """Read the next batch: up to about ``batch_records`` results, or fewer if no more arrive within ``linger``.
 
-        Resumes the partitions that `keep_alive` has paused. Raises `KafkaFailureError`.
+        ``meanwhile`` is called every half second of the linger, and may pause the partitions. Resumes the partitions
+        that `keep_alive` has paused. Raises `KafkaFailureError`.
         """
         if self._paused:
             self._consumer.resume(self._consumer.assignment())
             self._paused = False
         self._retry_failed_partitions()
-        count = max(1, self._own.batch_records // self._results_per_message) - len(self._read_ahead)
-        # Poll even if the batch is full, so that the client's callbacks run. They may drop some of its messages.
-        slices = slices_of(self._own.linger / 1e9) if count > 0 else [0.0]
-        found: list[Message] = []
-        for slice_s in slices:
-            self._heartbeat()
-            found += self._consumer.consume(max(1, count - len(found)), slice_s)
-            if len(found) >= count or self._stop.is_set():
+        wanted = max(1, self._own.batch_records // self._results_per_message)
+        for number, slice_s in enumerate(slices_of(self._own.linger / 1e9)):
+            if number:
+                meanwhile()
+            missing = wanted - len(self._read_ahead)
+            # Poll even if the batch is full, so that the client's callbacks run. They may drop some of its messages.
+            arrived = self._consumer.consume(max(1, missing), slice_s if missing > 0 else 0.0)
+            self._read_ahead += arrived
+            has_failed = any((error := one.error()) and error.code() != _END_OF_PARTITION for one in arrived)
+            if len(self._read_ahead) >= wanted or has_failed or self._paused or self._stop.is_set():
                 break
-        found, self._read_ahead = self._read_ahead + found, []
+        found, self._read_ahead = self._read_ahead, []
         results = self._sort(found)
         if results.message_count:
             self._results_per_message = max(1, results.records // results.message_count)
@@ -137,7 +140,9 @@ class ResultReader:
 
     def drain(self, timeout_s: float) -> None:
         """Run the client's callbacks. Messages that arrive meanwhile go into the next batch."""
-        self._read_ahead += self._consumer.consume(1, timeout_s)
+        # A callback may replace the list, so it must be looked up after the call.
+        arrived = self._consumer.consume(1, timeout_s)
+        self._read_ahead += arrived
 
     def owns(self, partition: int | None, batch: Results) -> bool:
         """Return whether this member has owned the partition without interruption since the batch was consumed."""

@@ -8,8 +8,12 @@ transaction fails, and is repeated without the rows of the first.
 
 from __future__ import annotations
 
+import json
+import os
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -57,8 +61,8 @@ SCHEMA: Final = pa.schema(
 _FOLDERS: Final = ["date", "hour"]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_IN_US: Final = 1_000
-_CONFLICTS_MAX: Final = 10
-"""How often a transaction is repeated at once because of others. After that, it is repeated after a wait."""
+_ATTEMPTS_MAX: Final = 10
+"""How often a transaction is tried at once if others are faster. After that, it is tried again after a wait."""
 
 _encoder: Final = msgspec.json.Encoder()
 
@@ -91,6 +95,7 @@ class DeltaSink:
         self._path, self._time_unit = delta.path, time_unit
         self._topic_id = ""
         self._table: DeltaTable | None = None
+        self._was_open = False
 
     @property
     def place(self) -> str:
@@ -100,7 +105,7 @@ class DeltaSink:
     @property
     def target(self) -> str:
         """See `Sink.target`."""
-        return f"table at {self._path}"
+        return f"table at {self._path}, rows of form 1"
 
     def begin(self, topic_id: str) -> None:
         """See `Sink.begin`. Positions in a topic that is created again are other positions."""
@@ -131,33 +136,36 @@ class DeltaSink:
         """See `Sink.write`."""
         rows = _rows.decode(b"[" + b",".join(lines) + b"]")
         table = self._open()
-        for _ in range(_CONFLICTS_MAX):
-            if self._append(table, rows):
-                return
-        raise UnavailableError(f"{self.place}: other processes write to it all the time")
+        try:
+            for attempt in range(1, _ATTEMPTS_MAX + 1):
+                try:
+                    self._append(table, rows)
+                except CommitFailedError:
+                    if attempt == _ATTEMPTS_MAX:
+                        raise
+                    table.update_incremental()
+                else:
+                    return
+        except (DeltaError, OSError) as error:
+            self.close()
+            raise self._unavailable(error) from error
 
     def close(self) -> None:
         """Forget the state of the table."""
         self._table = None
 
-    def _append(self, table: DeltaTable, rows: Sequence[_Row]) -> bool:
-        """Write the rows that the table does not have yet. Return False if another process has written meanwhile."""
-        try:
-            ends = {number: table.transaction_version(self._key(number)) for number in {row.partition for row in rows}}
-            more = [row for row in rows if row.position >= (ends[row.partition] or 0)]
-            if not more:
-                return True
-            new_ends = {row.partition: row.position + 1 for row in sorted(more, key=lambda row: row.position)}
-            transactions = [Transaction(self._key(number), end) for number, end in new_ends.items()]
-            properties = CommitProperties(app_transactions=transactions)
-            write_deltalake(table, _to_arrow(more), mode="append", commit_properties=properties)
-        except CommitFailedError:
-            table.update_incremental()
-            return False
-        except (DeltaError, OSError) as error:
-            self.close()
-            raise self._unavailable(error) from error
-        return True
+    def _append(self, table: DeltaTable, rows: Sequence[_Row]) -> None:
+        """Write the rows that the table does not have yet. Raises CommitFailedError if another process was faster."""
+        ends = {number: table.transaction_version(self._key(number)) for number in {row.partition for row in rows}}
+        more = [row for row in rows if row.position >= (ends[row.partition] or 0)]
+        if not more:
+            return
+        new_ends = {row.partition: row.position + 1 for row in sorted(more, key=lambda row: row.position)}
+        transactions = [Transaction(self._key(number), end) for number, end in new_ends.items()]
+        properties = CommitProperties(app_transactions=transactions)
+        write_deltalake(table, _to_arrow(more), mode="append", commit_properties=properties)
+        if _is_local(self._path):
+            _sync(Path(self._path), table.version())
 
     def _key(self, partition: int) -> str:
         """Return the name under which the table keeps the position of a partition."""
@@ -167,6 +175,11 @@ class DeltaSink:
         """Return the table, and create it if it does not exist. Raises `WriteError`."""
         if self._table is None:
             try:
+                if self._was_open and not DeltaTable.is_deltatable(self._path):
+                    raise MisconfiguredError(
+                        f"{self.place} has disappeared: restore it, or start db_connector again to create a new one"
+                        " without the results so far"
+                    )
                 table = DeltaTable.create(self._path, schema=SCHEMA, partition_by=_FOLDERS, mode="ignore")
             except (DeltaError, OSError) as error:
                 raise self._unavailable(error) from error
@@ -176,12 +189,30 @@ class DeltaSink:
                     f"{self.place} does not have the columns {', '.join(wrong)} as this release writes them: choose"
                     " another path with delta.path, and the table is created"
                 )
-            self._table = table
+            self._table, self._was_open = table, True
         return self._table
 
     def _unavailable(self, error: Exception) -> UnavailableError:
         reason = " ".join(str(error).split())[:REASON_LENGTH_MAX]
         return UnavailableError(f"{self.place}: {reason}")
+
+
+def _is_local(path: str) -> bool:
+    return "://" not in path
+
+
+def _sync(table: Path, version: int) -> None:
+    """Make a transaction durable, which the library does not do: its files, and the folders that name them."""
+    log = table / "_delta_log" / f"{version:020}.json"
+    actions = [json.loads(line) for line in log.read_bytes().splitlines()]
+    files = [table / unquote(action["add"]["path"]) for action in actions if "add" in action]
+    folders = {parent for file in (*files, log) for parent in file.parents if parent.is_relative_to(table)}
+    for path in (*files, log, *sorted(folders, reverse=True)):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _to_arrow(rows: Iterable[_Row]) -> pa.Table:

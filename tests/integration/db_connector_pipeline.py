@@ -159,10 +159,10 @@ class Pipeline:
         else:
             producer.commit_transaction(30)
 
-    def wait_until_drained(self) -> None:
-        """Wait until the group has committed the end offsets of the result topic."""
+    def wait_until_drained(self, group: str | None = None) -> None:
+        """Wait until a group (default: the usual one) has committed the end offsets of the result topic."""
         partitions = [TopicPartition(self.out, number) for number in range(PARTITIONS)]
-        with closing(topic_reader(self.bootstrap, self.name)) as consumer:
+        with closing(topic_reader(self.bootstrap, group or self.name)) as consumer:
 
             def drained() -> bool:
                 assert all(process.poll() in {None, 0, -9} for process in self.processes), self.log()

@@ -85,7 +85,7 @@ def test_an_unavailable_database_is_reported_at_the_start_and_waiting_results_ar
     pairs = pairs_of(4_000, seed=24)
     pipeline.produce(values_of(pairs))
     # The lag includes a transaction marker in each of the 5 partitions.
-    pipeline.wait_until_logged(f"0 points, 0/s, 0 dead letters, lag {4_000 + PARTITIONS} records")
+    pipeline.wait_until_logged(f"0 results written, 0/s, 0 dead letters, lag {4_000 + PARTITIONS} records")
     pipeline.door.open()
     pipeline.wait_until_drained()
     pipeline.stop(process)

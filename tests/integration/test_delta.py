@@ -61,7 +61,7 @@ def test_a_new_group_reads_everything_again_and_stores_nothing_twice(pipeline: P
     wanted = {**dict(expected(pair, at) for pair, at in pairs), identity: {"result": 9.0, "a.b-c": 2.5}}
     assert stored_in(table) == wanted
     again = pipeline.start(group=f"{pipeline.name}-again")
-    pipeline.wait_until_logged("2001 results written")
+    pipeline.wait_until_drained(f"{pipeline.name}-again")
     pipeline.stop(again)
     assert stored_in(table) == wanted
     assert len(pipeline.dead_letters()) == 2

@@ -53,7 +53,7 @@ def target_of(sink: Sink) -> str:
     if sink.kind == STDOUT:
         return "db_connector: standard output"
     if sink.kind == DELTA:
-        return f"db_connector: table at {sink.database}"
+        return f"db_connector: table at {sink.database}, "
     if sink.kind == POSTGRESQL:
         return f"db_connector: table {sink.measurement} in {sink.database}, "
     return f"db_connector: {sink.measurement} in {sink.database}, "

@@ -8,18 +8,21 @@ A table is a folder, so these tests use the real library and need no server.
 from __future__ import annotations
 
 import math
+import os
 import random
+import shutil
 import threading
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pydantic import ValidationError
 
 from broker.wire.records import AlignedRow
 from db_connector.settings import DeltaSettings
 from db_connector.sinks.delta import DeltaSink
-from db_connector.sinks.sink import MisconfiguredError, Place, UnavailableError
+from db_connector.sinks.sink import MisconfiguredError, Place, UnavailableError, WriteError
 from db_connector.writer import Writer
 from tests.unit.db_connector.sink_contract import Identity, SinkContract, Stored, place
 from tests.unit.db_connector.test_contract import joined
@@ -149,17 +152,63 @@ def test_a_table_with_other_columns_is_an_operators_mistake_at_each_attempt(stan
             stand.sink.write(lines_of(stand.sink, range(1)))
 
 
-def test_a_folder_that_disappears_is_created_again_and_nothing_is_lost_afterwards(stand: Stand) -> None:
+def test_a_table_that_disappears_is_not_replaced_by_an_empty_one(stand: Stand) -> None:
     stand.sink.write(lines_of(stand.sink, range(3)))
-    stand.path.rename(stand.path.with_name("gone"))
-    stand.path.write_text("not a folder")
+    gone = stand.path.with_name("gone")
+    stand.path.rename(gone)
+    with pytest.raises(WriteError):
+        stand.sink.write(lines_of(stand.sink, range(3, 6)))
     for _ in range(2):
-        with pytest.raises(UnavailableError, match="the Delta Lake table at"):
+        with pytest.raises(MisconfiguredError, match="has disappeared: restore it"):
             stand.sink.write(lines_of(stand.sink, range(3, 6)))
-    stand.path.unlink()
-    stand.path.with_name("gone").rename(stand.path)
+        with pytest.raises(MisconfiguredError, match="has disappeared: restore it"):
+            stand.sink.probe()
+    shutil.rmtree(stand.path, ignore_errors=True)
+    gone.rename(stand.path)
     stand.sink.write(lines_of(stand.sink, range(3, 6)))
     assert len(stand.stored()) == 6
+
+
+def test_a_failure_after_a_conflict_is_unavailability(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = sink_at(stand.path), sink_at(stand.path)
+    old.write(lines_of(old, range(3)))
+    new.write(lines_of(new, range(6)))
+
+    def fail(_table: DeltaTable) -> None:
+        raise OSError("the disk is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "update_incremental", fail)
+        with pytest.raises(UnavailableError, match="the disk is away"):
+            old.write(lines_of(old, range(3, 6)))
+    old.write(lines_of(old, range(3, 6)))
+    assert len(stand.stored()) == 6
+
+
+def test_each_transaction_is_durable_before_it_is_acknowledged(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[str] = set()
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    stand.sink.write(lines_of(stand.sink, range(3)))
+    (file,) = stand.path.glob("date=*/hour=*/*.parquet")
+    log = stand.path / "_delta_log"
+    assert {str(path) for path in (file, file.parent, log / f"{1:020}.json", log, stand.path)} <= synced
+
+
+@pytest.mark.parametrize("path", ["s3://key:secret@bucket/t", "s3://bucket/t?secret=x", "s3://a b/t", "", "x" * 1001])
+def test_a_path_is_plain(path: str) -> None:
+    with pytest.raises(ValidationError):
+        DeltaSettings.model_validate({"path": path})
+
+
+def test_a_path_does_not_depend_on_the_folder_in_which_a_process_starts() -> None:
+    assert Path(DeltaSettings().path).is_absolute()
+    assert DeltaSettings.model_validate({"path": "s3://bucket/t"}).path == "s3://bucket/t"
 
 
 def test_negative_zero_stays_negative(stand: Stand) -> None:

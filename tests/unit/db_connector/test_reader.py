@@ -77,7 +77,7 @@ def test_a_batch_holds_few_results_although_messages_hold_many_more_than_before(
     reader: ResultReader, consumer: FakeConsumer
 ) -> None:
     consumer.given = [message(0, 1)] + [message(offset, 4) for offset in range(1, 9)]
-    found = [reader.read() for _ in range(5)]
+    found = [reader.read(lambda: None) for _ in range(5)]
     assert [results.records for results in found] == [9, 8, 8, 8, 0]
     assert [offsets(results) for results in found] == [(0, 3), (3, 5), (5, 7), (7, 9), None]
     assert [wait_s > 0 for wait_s in consumer.waits_s] == [True, False, False, False, True], "while enough is there"
@@ -87,7 +87,7 @@ def test_what_was_read_ahead_of_a_partition_is_dropped_if_it_was_revoked_before_
     reader: ResultReader, consumer: FakeConsumer
 ) -> None:
     consumer.given = [message(offset, 4) for offset in range(4)]
-    assert offsets(reader.read()) == (0, 2)
+    assert offsets(reader.read(lambda: None)) == (0, 2)
 
     def reassign() -> None:
         reader._revoked(consumer, [TopicPartition("machine.out", PARTITION)])  # type: ignore[arg-type] # only passed on
@@ -95,4 +95,4 @@ def test_what_was_read_ahead_of_a_partition_is_dropped_if_it_was_revoked_before_
 
     consumer.before = reassign
     consumer.given = [message(0, 4)]
-    assert offsets(reader.read()) == (0, 1)
+    assert offsets(reader.read(lambda: None)) == (0, 1)
