@@ -164,8 +164,7 @@ class DeltaSink:
         transactions = [Transaction(self._key(number), end) for number, end in new_ends.items()]
         properties = CommitProperties(app_transactions=transactions)
         write_deltalake(table, _to_arrow(more), mode="append", commit_properties=properties)
-        if _is_local(self._path):
-            _sync(Path(self._path), table.version())
+        self._sync(table)
 
     def _key(self, partition: int) -> str:
         """Return the name under which the table keeps the position of a partition."""
@@ -181,6 +180,8 @@ class DeltaSink:
                         " without the results so far"
                     )
                 table = DeltaTable.create(self._path, schema=SCHEMA, partition_by=_FOLDERS, mode="ignore")
+                # The process that wrote the newest transaction may have died before it was on the disk.
+                self._sync(table)
             except (DeltaError, OSError) as error:
                 raise self._unavailable(error) from error
             found = pa.schema(table.schema().to_arrow())
@@ -192,18 +193,21 @@ class DeltaSink:
             self._table, self._was_open = table, True
         return self._table
 
+    def _sync(self, table: DeltaTable) -> None:
+        """Make the newest transaction durable, which the library does not do for local files."""
+        if "://" not in self._path:
+            _sync(Path(self._path), table.version())
+
     def _unavailable(self, error: Exception) -> UnavailableError:
         reason = " ".join(str(error).split())[:REASON_LENGTH_MAX]
         return UnavailableError(f"{self.place}: {reason}")
 
 
-def _is_local(path: str) -> bool:
-    return "://" not in path
-
-
 def _sync(table: Path, version: int) -> None:
-    """Make a transaction durable, which the library does not do: its files, and the folders that name them."""
+    """Write the files of a transaction to the disk, and the folders that name them."""
     log = table / "_delta_log" / f"{version:020}.json"
+    if not log.exists():  # a checkpoint has replaced it long ago
+        return
     actions = [json.loads(line) for line in log.read_bytes().splitlines()]
     files = [table / unquote(action["add"]["path"]) for action in actions if "add" in action]
     folders = {parent for file in (*files, log) for parent in file.parents if parent.is_relative_to(table)}

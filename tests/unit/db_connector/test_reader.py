@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from db_connector.kafka.reader import ResultReader
 from db_connector.kafka.results import Results
@@ -89,10 +89,66 @@ def test_what_was_read_ahead_of_a_partition_is_dropped_if_it_was_revoked_before_
     consumer.given = [message(offset, 4) for offset in range(4)]
     assert offsets(reader.read(lambda: None)) == (0, 2)
 
-    def reassign() -> None:
-        reader._revoked(consumer, [TopicPartition("machine.out", PARTITION)])  # type: ignore[arg-type] # only passed on
-        assign(reader, consumer)
-
-    consumer.before = reassign
+    consumer.before = reassigning(reader, consumer)
     consumer.given = [message(0, 4)]
     assert offsets(reader.read(lambda: None)) == (0, 1)
+
+
+def test_what_was_read_ahead_of_a_partition_is_dropped_if_it_was_revoked_while_paused(
+    reader: ResultReader, consumer: FakeConsumer
+) -> None:
+    consumer.given = [message(offset, 4) for offset in range(4)]
+    assert offsets(reader.read(lambda: None)) == (0, 2)
+    consumer.before = reassigning(reader, consumer)
+    reader.drain(0.0)
+    consumer.before = lambda: None
+    assert offsets(reader.read(lambda: None)) is None
+
+
+def test_a_long_wait_for_a_batch_leaves_time_for_other_things_and_drops_what_is_revoked_meanwhile(
+    consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = lingering(consumer, monkeypatch)
+    calls: list[str] = []
+    consumer.given = [message(0, 1)]
+
+    def meanwhile() -> None:
+        calls.append("meanwhile")
+        consumer.given = [message(7, 1)]
+        if len(calls) == 2:
+            reassigning(reader, consumer)()
+
+    assert offsets(reader.read(meanwhile)) == (7, 8)
+    assert calls == ["meanwhile"] * 3, "between the four parts of two seconds"
+    assert consumer.waits_s == [0.5] * 4
+
+
+def test_an_error_ends_the_wait_for_a_batch(consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = lingering(consumer, monkeypatch)
+    broken = KafkaError(KafkaError._BAD_MSG, "failed CRC32C check")
+    ended = KafkaError(KafkaError._PARTITION_EOF, "no more")
+    for error, waits in ((ended, 4), (broken, 1)):
+        consumer.waits_s.clear()
+        place = {"partition": lambda: PARTITION, "offset": lambda: 3}
+        consumer.given = [SimpleNamespace(error=lambda error=error: error, **place)]
+        reader.read(lambda: None)
+        assert len(consumer.waits_s) == waits
+
+
+def lingering(consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> ResultReader:
+    """Return a reader that waits two seconds for more records."""
+    monkeypatch.setattr(ResultReader, "_make_consumer", lambda _: consumer)
+    settings = DbConnectorSettings.model_validate({"db_connector": {"linger": "2s"}})
+    made = ResultReader(settings, FakeInflux(), threading.Event(), heartbeat=lambda: None, on_assigned=lambda: None)
+    assign(made, consumer)
+    return made
+
+
+def reassigning(reader: ResultReader, consumer: Any) -> Callable[[], None]:
+    """Return a function that revokes the partition and assigns it again, as a callback of a poll may."""
+
+    def reassign() -> None:
+        reader._revoked(consumer, [TopicPartition("machine.out", PARTITION)])
+        assign(reader, consumer)
+
+    return reassign
