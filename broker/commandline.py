@@ -34,7 +34,7 @@ DISTRIBUTIONS: Final = {
     "paho": "paho-mqtt",
     "pandas": "pandas",
     "prometheus_client": "prometheus-client",
-    "psycopg": "psycopg[binary]",
+    "psycopg": "psycopg",
     "py4j": "pyspark",
     "pyarrow": "pyarrow",
     "pydantic": "pydantic",

@@ -43,7 +43,9 @@ def test_the_version_is_the_same_wherever_it_is_written() -> None:
 
 
 def test_every_package_that_an_extra_may_lack_has_a_message() -> None:
-    needed = {one.name for one in [*wanted("spark"), *wanted("control")]} - {one.name for one in wanted()}
+    needed = {one.name for one in [*wanted("delta"), *wanted("spark"), *wanted("control")]} - {
+        one.name for one in wanted()
+    }
     assert set(DISTRIBUTIONS.values()) == needed
 
 
