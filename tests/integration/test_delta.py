@@ -39,7 +39,7 @@ def test_kills_at_any_moment_lose_and_duplicate_nothing(pipeline: Pipeline, tabl
     values = values_of(pairs)
     for part in range(4):
         pipeline.produce(values[part * 3_000 : (part + 1) * 3_000])
-        process = pipeline.start(batch_records="200", linger="5ms", instance="one")
+        process = pipeline.start(batch_records="50", linger="5ms", instance="one")
         pipeline.wait_for_journal(more_bytes=chance.randrange(1, 1_000))
         kill(process)
     last = pipeline.start(instance="one")
