@@ -25,7 +25,7 @@ from db_connector.kafka.target import start_of, target_of
 from db_connector.progress import RateLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from confluent_kafka import Message
 
@@ -122,8 +122,7 @@ class ResultReader:
             # Poll even if the batch is full, so that the client's callbacks run. They may drop some of its messages.
             arrived = self._consumer.consume(max(1, missing), slice_s if missing > 0 else 0.0)
             self._read_ahead += arrived
-            has_failed = any((error := one.error()) and error.code() != _END_OF_PARTITION for one in arrived)
-            if len(self._read_ahead) >= wanted or has_failed or self._paused or self._stop.is_set():
+            if len(self._read_ahead) >= wanted or _has_failed(arrived) or self._paused or self._stop.is_set():
                 break
         found, self._read_ahead = self._read_ahead, []
         results = self._sort(found)
@@ -172,8 +171,7 @@ class ResultReader:
         closing.join(_CLOSE_S)
 
     def _make_consumer(self) -> Consumer:
-        config = {**_consumer_config(self._settings), "on_commit": self.commits.on_commit}
-        return Consumer(config, logger=KAFKA_LOG)
+        return Consumer({**_consumer_config(self._settings), "on_commit": self.commits.on_commit}, logger=KAFKA_LOG)
 
     def _sort(self, messages: list[Message]) -> Results:
         results = Results()
@@ -308,6 +306,10 @@ class ResultReader:
         self._read_ahead = [message for message in self._read_ahead if message.partition() not in numbers]
         if numbers and not self._is_closing:
             log.info("%s: partitions %s %s", self._topic, ", ".join(map(str, sorted(numbers))), how)
+
+
+def _has_failed(messages: Iterable[Message]) -> bool:
+    return any((error := one.error()) and error.code() != _END_OF_PARTITION for one in messages)
 
 
 def slices_of(linger_s: float) -> list[float]:
