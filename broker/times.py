@@ -179,3 +179,8 @@ def parse_duration(value: object) -> int:
         message = f"the duration {value!r} is too long: times must be in the years 1678-2261"
         raise ValueError(message)
     return duration_ns
+
+
+def microsecond_of(time_ns: int) -> datetime:
+    """Return a time in UTC, rounded down to a microsecond."""
+    return _EPOCH + timedelta(microseconds=time_ns // UNIT_NS["us"])

@@ -72,7 +72,6 @@ class Service:
         self._reader.subscribe()
         try:
             while not self._stop.is_set():
-                self._telemetry.heartbeat()
                 self._step()
                 if self._telemetry.is_look_due():
                     self._lags_seen = self._reader.lags()

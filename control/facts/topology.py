@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from control.facts.flow.endpoints import POSTGRESQL, target_of
+from control.facts.flow.endpoints import POSTGRESQL, place_of
 from control.facts.flow.meters import NOT_THERE, RESULTS
 from control.facts.graph.parts import OK, TROUBLE, UNKNOWN, WARNING, Edge, Graph, Node, Trouble, numbers, topic_id
 from control.facts.graph.sites import Output, add_sites, offset_unit
@@ -227,7 +227,7 @@ def _sink_state(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFl
         state, level = "other database", WARNING
         why = (
             f"Offsets of consumer group {sink.group} in partitions {numbers(flow.others)} were committed for a "
-            f"database other than {target_of(sink).removeprefix('db_connector: ').removesuffix(', ')}"
+            f"database other than {place_of(sink)}"
         )
     if why:
         graph.troubles.append(Trouble(level, why))

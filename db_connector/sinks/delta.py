@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -20,12 +19,13 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from broker.times import microsecond_of
 from broker.wire.records import join_of
 from db_connector.sinks.sink import (
-    REASON_LENGTH_MAX,
     MisconfiguredError,
     UnavailableError,
     columns_of,
+    reason_of,
     time_of,
     values_of,
 )
@@ -59,8 +59,6 @@ SCHEMA: Final = pa.schema(
 """The columns of the table. ``date`` and ``hour`` are those of ``time``, and name the folders."""
 
 _FOLDERS: Final = ["date", "hour"]
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_NS_IN_US: Final = 1_000
 _ATTEMPTS_MAX: Final = 10
 """How often a transaction is tried at once if others are faster. After that, it is tried again after a wait."""
 
@@ -199,8 +197,7 @@ class DeltaSink:
             _sync(Path(self._path), table.version())
 
     def _unavailable(self, error: Exception) -> UnavailableError:
-        reason = " ".join(str(error).split())[:REASON_LENGTH_MAX]
-        return UnavailableError(f"{self.place}: {reason}")
+        return UnavailableError(f"{self.place}: {reason_of(error)}")
 
 
 def _sync(table: Path, version: int) -> None:
@@ -222,8 +219,7 @@ def _sync(table: Path, version: int) -> None:
 def _to_arrow(rows: Iterable[_Row]) -> pa.Table:
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
     for row in rows:
-        # Rounded down, like `time_ns`.
-        time = _EPOCH + timedelta(microseconds=row.time_ns // _NS_IN_US)
+        time = microsecond_of(row.time_ns)
         of_row = {
             "date": time.date(),
             "hour": time.hour,

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import psycopg
 from psycopg import sql
 
+from broker.times import microsecond_of
 from broker.wire.records import join_of
 from db_connector.sinks.sink import (
-    REASON_LENGTH_MAX,
     MisconfiguredError,
     RefusedError,
     UnavailableError,
     UnrepresentableError,
     WriteError,
     columns_of,
+    reason_of,
     time_of,
     values_of,
 )
@@ -55,8 +55,6 @@ _NULLABLE: Final = ("result", "left_value", "right_value", "row_values")
 _KEY: Final = ("id", "time")
 """The primary key. It includes the time because TimescaleDB requires that of every unique index."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_NS_IN_US: Final = 1_000
 _NS_IN_S: Final = 1_000_000_000
 _MS_IN_S: Final = 1_000
 
@@ -123,8 +121,7 @@ class PostgresqlSink:
         time_ns, half = time_of(result, self._time_unit)
         values = values_of(result)
         row = {
-            # Rounded down, like `time_ns`.
-            "time": (_EPOCH + timedelta(microseconds=time_ns // _NS_IN_US)).isoformat(),
+            "time": microsecond_of(time_ns).isoformat(),
             "id": result.id,
             "join_name": join_of(result.id),
             "thing": result.thing,
@@ -154,7 +151,7 @@ class PostgresqlSink:
             self._connection.execute(self._insert, (f"[{b','.join(lines).decode()}]",))
         except psycopg.Error as error:
             if _refuses_rows(error):
-                raise RefusedError(_reason(error)) from error
+                raise RefusedError(reason_of(error)) from error
             # The next write connects again, and checks the table again.
             self.close()
             raise self._interpret(error) from error
@@ -185,8 +182,8 @@ class PostgresqlSink:
             )
         except psycopg.Error as error:
             raise UnavailableError(
-                f"{self.place}: {_reason(error)}; is PostgreSQL running there, and are the database, the user name and"
-                " the password in [postgresql] right?"
+                f"{self.place}: {reason_of(error)}; is PostgreSQL running there, and are the database, the user name"
+                " and the password in [postgresql] right?"
             ) from error
         try:
             self._prepare(connection)
@@ -221,14 +218,10 @@ class PostgresqlSink:
 
     def _interpret(self, error: psycopg.Error) -> WriteError:
         """Return the error for a request that says nothing about single rows."""
-        message = f"{self.place}: {_reason(error)}"
+        message = f"{self.place}: {reason_of(error)}"
         if (error.sqlstate or "")[:2] in _MISCONFIGURED:
             return MisconfiguredError(f"{message}; check the table, and what the user {self._settings.username} may do")
         return UnavailableError(message)
-
-
-def _reason(error: psycopg.Error) -> str:
-    return " ".join(str(error).split())[:REASON_LENGTH_MAX]
 
 
 def _refuses_rows(error: psycopg.Error) -> bool:

@@ -162,6 +162,11 @@ def time_of(result: Result, time_unit: str) -> tuple[int, bool]:
     return time_ns, half
 
 
+def reason_of(error: Exception) -> str:
+    """Return the message of a library's error on one line, at most `REASON_LENGTH_MAX` characters long."""
+    return " ".join(str(error).split())[:REASON_LENGTH_MAX]
+
+
 def values_of(result: Result) -> dict[str, float]:
     """Return ``result``, or ``left`` and ``right`` if the join keeps both values. Raises `UnrepresentableError`."""
     value = result.result

@@ -12,7 +12,7 @@ import subprocess
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,6 +176,39 @@ class Pipeline:
                 wait_until(drained, "the group reaches the ends of the log")
             except AssertionError as error:
                 raise AssertionError(f"{error}\n{self.log()}") from error
+
+    def write_with_kills(
+        self, values: list[tuple[int, bytes]], seed: int, crash: Callable[[], None] | None = None
+    ) -> None:
+        """Produce values in four parts, and kill a connector in the middle of each. Another one writes the rest.
+
+        ``crash`` is called before every second kill.
+        """
+        chance = random.Random(seed)
+        size = len(values) // 4
+        for part in range(4):
+            self.produce(values[part * size : (part + 1) * size])
+            process = self.start(batch_records="50", linger="5ms", instance="one")
+            self.wait_for_journal(more_bytes=chance.randrange(1, 1_000))
+            if part % 2 and crash is not None:
+                crash()
+            kill(process)
+        last = self.start(instance="one")
+        self.wait_until_drained()
+        self.stop(last)
+
+    def write_with_an_outage(self, pairs: list[tuple[Joined, int]], has_begun: Callable[[], bool], name: str) -> None:
+        """Write pairs through a door that is shut for a while. ``name``: that of the database in the log."""
+        self.produce(values_of(pairs[:2_000]))
+        process = self.start()
+        wait_until(has_begun, "the first results")
+        self.door.shut()
+        self.produce(values_of(pairs[2_000:]))
+        self.wait_until_logged(f"{name} has not accepted results")
+        self.door.open()
+        self.wait_until_drained()
+        self.stop(process)
+        assert f"{name} accepts results again" in self.log()
 
     def journal_records(self, skip_lines: int = 0) -> int:
         """Return the number of records listed in the journal, ignoring its first ``skip_lines`` lines."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from tests.integration.db_connector_pipeline import (
     pairs_of,
     values_of,
 )
-from tests.integration.services import DEADLINE_S, SHORT_MOMENT_S, kill, wait_until
+from tests.integration.services import DEADLINE_S, SHORT_MOMENT_S, wait_until
 from tests.long import rest_long
 from tests.unit.db_connector.test_contract import joined
 
@@ -39,20 +38,11 @@ def pipeline(kafka: str, influxdb: InfluxdbAccess, tmp_path: Path) -> Iterator[P
 
 @pytest.mark.parametrize("seed", rest_long(11, 12))
 def test_kills_at_any_moment_lose_and_duplicate_nothing(pipeline: Pipeline, seed: int) -> None:
-    chance = random.Random(seed)
     pairs = pairs_of(12_000, seed)
     conflicting = [number for number in range(12_000) if number % 3_001 == 1]
     for number in conflicting:
         pairs[number] = (joined("a\nb", identity=f"bad:{number}"), 0)
-    values = values_of(pairs)
-    for part in range(4):
-        pipeline.produce(values[part * 3_000 : (part + 1) * 3_000])
-        process = pipeline.start(batch_records="50", linger="5ms", instance="one")
-        pipeline.wait_for_journal(more_bytes=chance.randrange(1, 1_000))
-        kill(process)
-    last = pipeline.start(instance="one")
-    pipeline.wait_until_drained()
-    pipeline.stop(last)
+    pipeline.write_with_kills(values_of(pairs), seed)
     kept = [pair for number, pair in enumerate(pairs) if number not in conflicting]
     assert pipeline.points() == pipeline.points_for(kept)
     assert {dead_letter.id for dead_letter in pipeline.dead_letters()} == {f"bad:{number}" for number in conflicting}
@@ -60,16 +50,7 @@ def test_kills_at_any_moment_lose_and_duplicate_nothing(pipeline: Pipeline, seed
 
 def test_nothing_is_missing_after_an_outage_of_the_database(pipeline: Pipeline) -> None:
     pairs = pairs_of(6_000, seed=7)
-    pipeline.produce(values_of(pairs[:2_000]))
-    process = pipeline.start()
-    wait_until(lambda: len(pipeline.points()) > 0, "the first points")
-    pipeline.door.shut()
-    pipeline.produce(values_of(pairs[2_000:]))
-    pipeline.wait_until_logged("has not accepted results")
-    pipeline.door.open()
-    pipeline.wait_until_drained()
-    pipeline.stop(process)
-    assert "accepts results again" in pipeline.log()
+    pipeline.write_with_an_outage(pairs, lambda: len(pipeline.points()) > 0, "InfluxDB")
     assert pipeline.points() == pipeline.points_for(pairs)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,6 @@ import pytest
 
 from broker.wire.records import AlignedRow, encode
 from tests.integration.db_connector_pipeline import Pipeline, db_connector_pipeline, pairs_of, values_of
-from tests.integration.services import kill
 from tests.long import rest_long
 from tests.unit.db_connector.sink_contract import Identity, expected
 from tests.unit.db_connector.test_delta import stored_in
@@ -34,17 +32,8 @@ def pipeline(kafka: str, influxdb: InfluxdbAccess, tmp_path: Path, table: Path) 
 
 @pytest.mark.parametrize("seed", rest_long(21, 22))
 def test_kills_at_any_moment_lose_and_duplicate_nothing(pipeline: Pipeline, table: Path, seed: int) -> None:
-    chance = random.Random(seed)
     pairs = pairs_of(12_000, seed)
-    values = values_of(pairs)
-    for part in range(4):
-        pipeline.produce(values[part * 3_000 : (part + 1) * 3_000])
-        process = pipeline.start(batch_records="50", linger="5ms", instance="one")
-        pipeline.wait_for_journal(more_bytes=chance.randrange(1, 1_000))
-        kill(process)
-    last = pipeline.start(instance="one")
-    pipeline.wait_until_drained()
-    pipeline.stop(last)
+    pipeline.write_with_kills(values_of(pairs), seed)
     assert stored_in(table) == dict(expected(pair, twice_ns) for pair, twice_ns in pairs)
 
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from db_connector.sinks.sink import MisconfiguredError, RefusedError, Unavailabl
 from db_connector.writer import Writer
 from tests.integration.db_connector_pipeline import Pipeline, db_connector_pipeline, pairs_of, values_of
 from tests.integration.postgresql_server import PASSWORD, PostgresqlServer
-from tests.integration.services import kill, wait_until
 from tests.integration.tcp_door import Door
 from tests.long import rest_long
 from tests.unit.db_connector.sink_contract import Identity, ReplacingSinkContract, Stored, expected, place
@@ -290,33 +288,17 @@ def test_committed_results_end_up_as_exactly_their_rows(pipeline: Pipeline, stan
 def test_kills_at_any_moment_lose_and_duplicate_nothing(
     pipeline: Pipeline, stand: Stand, postgresql: PostgresqlServer, seed: int
 ) -> None:
-    chance = random.Random(seed)
     pairs = pairs_of(12_000, seed)
-    values = values_of(pairs)
-    for part in range(4):
-        pipeline.produce(values[part * 3_000 : (part + 1) * 3_000])
-        process = pipeline.start(batch_records="50", linger="5ms", instance="one")
-        pipeline.wait_for_journal(more_bytes=chance.randrange(1, 1_000))
-        if part % 2:
-            with postgresql.crashed():
-                pass
-        kill(process)
-    last = pipeline.start(instance="one")
-    pipeline.wait_until_drained()
-    pipeline.stop(last)
+
+    def crash() -> None:
+        with postgresql.crashed():
+            pass
+
+    pipeline.write_with_kills(values_of(pairs), seed, crash)
     assert stand.stored() == stored_for(pairs)
 
 
 def test_nothing_is_missing_after_an_outage(pipeline: Pipeline, stand: Stand) -> None:
     pairs = pairs_of(6_000, seed=7)
-    pipeline.produce(values_of(pairs[:2_000]))
-    process = pipeline.start()
-    wait_until(lambda: len(stand.stored()) > 0, "the first rows")
-    pipeline.door.shut()
-    pipeline.produce(values_of(pairs[2_000:]))
-    pipeline.wait_until_logged("PostgreSQL has not accepted results")
-    pipeline.door.open()
-    pipeline.wait_until_drained()
-    pipeline.stop(process)
-    assert "PostgreSQL accepts results again" in pipeline.log()
+    pipeline.write_with_an_outage(pairs, lambda: len(stand.stored()) > 0, "PostgreSQL")
     assert stand.stored() == stored_for(pairs)

@@ -48,12 +48,18 @@ class Endpoints(msgspec.Struct, frozen=True):
     sink: Sink | None = None
 
 
+def place_of(sink: Sink) -> str:
+    """Describe where results go, as the connector does in the metadata of its offsets."""
+    if sink.kind == STDOUT:
+        return "standard output"
+    if sink.kind == DELTA:
+        return f"table at {sink.database}"
+    if sink.kind == POSTGRESQL:
+        return f"table {sink.measurement} in {sink.database}"
+    return f"{sink.measurement} in {sink.database}"
+
+
 def target_of(sink: Sink) -> str:
     """Return the prefix of the metadata that the connector commits with its offsets for this database."""
-    if sink.kind == STDOUT:
-        return "db_connector: standard output"
-    if sink.kind == DELTA:
-        return f"db_connector: table at {sink.database}, "
-    if sink.kind == POSTGRESQL:
-        return f"db_connector: table {sink.measurement} in {sink.database}, "
-    return f"db_connector: {sink.measurement} in {sink.database}, "
+    # The form of points or rows follows.
+    return f"db_connector: {place_of(sink)}{'' if sink.kind == STDOUT else ', '}"
