@@ -6,11 +6,14 @@ message, because it can also run from a zip that contains only ``joiner``, witho
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -48,6 +51,14 @@ DISTRIBUTIONS: Final = {
 ``arrow``, ``delta``, ``spark`` and ``control``."""
 
 _WRONG_USAGE: Final = 2
+
+GRACE_S: Final = 5.0
+"""The maximum time from the first signal to the exit, for a joiner."""
+
+_LOCKED_S: Final = 2.0
+"""How much later a process is ended if no Python thread runs any more. It then prints where each thread is."""
+
+_log = logging.getLogger(__name__)
 
 
 def version_of(command: str) -> str:
@@ -118,6 +129,40 @@ def signals_to(handler: Callable[[int, FrameType | None], object]) -> Iterator[N
     finally:
         for number, former in before.items():
             signal.signal(number, former)
+
+
+def end_on_signals(stop: Callable[[], None], grace_s: float = GRACE_S, without: str = "the final snapshots") -> None:
+    """Call ``stop`` on the first SIGINT or SIGTERM, and exit forcibly if still running ``grace_s`` seconds later.
+
+    The exit status is then 0, or 1 if a call keeps the interpreter's lock. A forced exit must be safe at any time.
+    ``without``: what is not waited for, for the log. Must be called from the main thread.
+
+    Python runs signal handlers only in the main thread, which may be inside a call to Kafka that returns only after its
+    timeout. A separate thread therefore waits for signals: it reads the interpreter's wake-up file descriptor, to which
+    every signal is written immediately.
+
+    Some calls of the Kafka client, such as ``subscribe`` and ``assign``, keep the interpreter's lock while they wait
+    for a thread of the library. If such a call never returns, no Python thread runs any more. A timer of
+    `faulthandler`, which needs no lock, then ends the process.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: None)
+    threading.Thread(target=_end, args=(reader, stop, grace_s, without), name="signals", daemon=True).start()
+
+
+def _end(reader: int, stop: Callable[[], None], grace_s: float, without: str) -> None:
+    received = os.read(reader, 1)[0]
+    # Without a standard error that has a descriptor, as after `2>&-`, there is no such timer.
+    with suppress(RuntimeError, OSError, ValueError):
+        faulthandler.dump_traceback_later(grace_s + _LOCKED_S, exit=True)
+    _log.info("%s: stopping", signal.Signals(received).name)
+    stop()
+    time.sleep(grace_s)
+    _log.warning("still running after %.0f s: exiting without waiting for %s; no data is lost", grace_s, without)
+    leave(0)
 
 
 def tune_gc() -> None:

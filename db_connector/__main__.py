@@ -6,14 +6,13 @@ import argparse
 import gc
 import logging
 import os
-import signal
 import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from broker.commandline import imports_of, leave, version_of
+from broker.commandline import end_on_signals, imports_of, leave, version_of
 
 with imports_of("db_connector"):
     from confluent_kafka import KafkaException
@@ -51,6 +50,9 @@ Several processes in the same consumer group share the partitions. Settings: doc
 exit status: 0 stopped by a signal or by the reader of standard output, 1 failed, 2 invalid arguments or settings
 """
 
+_GRACE_S: Final = 8.0
+"""When a process that does not end on its own is ended. Whatever is not acknowledged by then is written again."""
+
 log = logging.getLogger("db_connector")
 
 
@@ -68,10 +70,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     # The writer reports an unavailable database every ten seconds; urllib3 would log every attempt.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
     try:
         settings = load_settings(DbConnectorSettings, options.config)
+        end_on_signals(stop.set, _GRACE_S, "the database and Kafka")
         with ExitStack() as stack:
             journal = stack.enter_context(Journal(options.journal)) if options.journal else None
             telemetry = stack.enter_context(TelemetryServer(settings.metrics))

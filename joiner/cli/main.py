@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from broker.commandline import imports_of, leave, version_of
+from broker.commandline import end_on_signals, imports_of, leave, version_of
 
 with imports_of("joiner"):
     from confluent_kafka import KafkaError, KafkaException
@@ -42,7 +42,6 @@ with imports_of("joiner"):
         stop_with_supervisor,
     )
     from joiner.runtime.settings import PROCESSES_MAX, SITE_PATTERN, SPARK, JoinerSettings
-    from joiner.runtime.shutdown import end_on_signals
 
 _REACH_S: Final = 10.0
 

@@ -11,6 +11,7 @@ import threading
 from contextlib import closing
 from typing import Final
 
+from broker.commandline import end_on_signals
 from broker.kafka.topics import wait_for_topics
 from broker.settings import SettingsError
 from joiner.runtime.clock import Clock
@@ -26,7 +27,6 @@ from joiner.runtime.runners.workers.host_load import HostLoad, can_observe
 from joiner.runtime.runners.workers.scaling import start_scaling
 from joiner.runtime.runners.workers.supervisor import Command, WorkerSupervisor
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.shutdown import end_on_signals
 
 _GRACE_S: Final = 15.0
 _LOOK_S: Final = 0.2

@@ -15,6 +15,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import closing
 from typing import Final, NamedTuple
 
+from broker.commandline import GRACE_S
 from broker.kafka.topics import TopicError, wait_for_topics
 from broker.metrics import TelemetryServer
 from joiner.runtime.clock import Clock
@@ -33,7 +34,6 @@ from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.process_tasks import ProcessTasks
 from joiner.runtime.runners.supervisor import Supervisor
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.shutdown import GRACE_S
 from joiner.runtime.task.unit import load_loops
 from joiner.runtime.telemetry.metrics import JoinerMetrics
 from joiner.runtime.telemetry.unit_gauges import UnitStatus

@@ -62,7 +62,6 @@ CORE_MAY_NOT_IMPORT: Final = {
 KNOWS_THE_TIME: Final = {
     # The modules in joiner/runtime and joiner/cli that may import `time`; all others get a `Clock`.
     "joiner/runtime/clock.py": "it is the clock",
-    "joiner/runtime/shutdown.py": "it ends the process even if an injected clock has stopped",
 }
 
 FILE_LINES_MAX: Final = 450

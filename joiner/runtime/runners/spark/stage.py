@@ -21,6 +21,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext, TaskContext
 from pyspark.errors import PySparkException
 
+from broker.commandline import end_on_signals
 from broker.kafka.topics import wait_for_topics
 from joiner.runtime.control import Stop
 from joiner.runtime.kafka.clients import KAFKA_LOG
@@ -30,7 +31,6 @@ from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.spark.instance import Outcome, StageOrder, run_instance
 from joiner.runtime.runners.spark.session import make_session, scratch_folder
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.shutdown import end_on_signals
 
 _LOOK_S: Final = 0.1
 

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from py4j.protocol import Py4JJavaError
 
+from broker.commandline import GRACE_S
 from broker.kafka.topics import TopicError
 from broker.settings import SettingsError
-from joiner.runtime import shutdown
 from joiner.runtime.control import Claiming, Record, Stop
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.spark import instance, stage
@@ -189,7 +189,7 @@ def test_a_stage_gives_its_instances_time_for_their_last_snapshots(
 ) -> None:
     graces: list[float] = []
 
-    def end(_stop: Any, grace_s: float = shutdown.GRACE_S) -> None:
+    def end(_stop: Any, grace_s: float = GRACE_S) -> None:
         graces.append(grace_s)
 
     session = SimpleNamespace(sparkContext=None, stop=lambda: None)
@@ -199,7 +199,7 @@ def test_a_stage_gives_its_instances_time_for_their_last_snapshots(
     monkeypatch.setattr(stage, "_Job", lambda *_: job)
     running = stage.SparkStage(make_settings(), Claimant("mine", "one", "spark"))
     assert running._run_in(tmp_path) == 1  # noqa: SLF001 - without Spark
-    assert [grace_s > shutdown.GRACE_S for grace_s in graces] == [True]
+    assert [grace_s > GRACE_S for grace_s in graces] == [True]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Does a runner end after a signal, whatever it hangs in, and does it say why?"""
+"""Does a service end after a signal, whatever it hangs in, and does it say why?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 
-from joiner.runtime.shutdown import end_on_signals
+from broker.commandline import end_on_signals
 
 logging.basicConfig(level="INFO", format="%(message)s")
 stopping = threading.Event()
