@@ -132,7 +132,7 @@ def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, T
         raise TopicError(
             f"topics have been created but are not visible yet: {', '.join(missing)}; start the service again"
         )
-    faults = _faults(admin, specs, facts)
+    faults = topic_faults(admin, specs, facts)
     if faults:
         raise TopicError("\n".join(faults))
     return facts
@@ -278,7 +278,8 @@ def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
                 raise TopicError(message) from error
 
 
-def _faults(admin: AdminClient, specs: Sequence[TopicSpec], facts: dict[str, TopicFacts]) -> list[str]:
+def topic_faults(admin: AdminClient, specs: Sequence[TopicSpec], facts: dict[str, TopicFacts]) -> list[str]:
+    """Return how existing topics differ from what they should be, each with a remedy. Raises KafkaException."""
     if not specs:
         return []
     faults = [

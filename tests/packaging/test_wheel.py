@@ -13,7 +13,16 @@ from tests.packaging.environments import Environment, build_wheel, link_environm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-SERVICES: Final = ("simulator", "lsb-import", "connector", "joiner", "db_connector", "lsb-stack", "lsb-tester")
+SERVICES: Final = (
+    "simulator",
+    "lsb-import",
+    "lsb-init",
+    "connector",
+    "joiner",
+    "db_connector",
+    "lsb-stack",
+    "lsb-tester",
+)
 COMMANDS: Final = (*SERVICES, "lsb-control")
 INSTALLED: Final = {"broker", "connector", "control", "db_connector", "joiner", "simulator"}
 JOIN: Final = '[{"name": "j", "left": "a", "right": "b", "output": "c"}]'
@@ -91,7 +100,7 @@ def test_every_command_knows_its_version_without_any_extra(library: Environment,
     "command",
     [
         *(["joiner", "run"], ["joiner", "--help"], ["connector"], ["db_connector"], ["simulator"], ["lsb-tester"]),
-        ["lsb-import"],
+        *(["lsb-import"], ["lsb-init", "plant"]),
         *(["python", "-m", "joiner", "run"], ["python", "-m", "connector"], ["python", "-m", "simulator"]),
         *(["python", "-m", "db_connector"], ["python", "-m", "joiner.tester"]),
     ],
@@ -149,6 +158,7 @@ def test_every_command_of_the_services_explains_itself(service: Environment, com
         (["db_connector"], "kafka.security_protocol"),
         (["simulator"], "events.json does not exist"),
         (["lsb-import"], "events.json does not exist"),
+        (["lsb-init", "plant"], "kafka.security_protocol"),
         (["lsb-tester", "verify"], "lsb.toml: there is neither a [[join]] nor an [[align]]"),
     ],
     ids=str,

@@ -1,0 +1,259 @@
+"""Composes the proposed settings, and tries them on the messages that they were derived from."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from broker.settings import load_settings
+from broker.times import UNIT_NS, iso_text, parse_time
+from broker.wire.records import Unreadable
+from joiner.cli.proposal.guess import TopicGuess
+from joiner.cli.proposal.samples import Sample, UnusableSource
+from joiner.cli.proposal.values import StreamGuess
+from joiner.mapping.reading import MappedTopic, decode_document
+from joiner.mapping.settings import StreamSettings
+from joiner.runtime.settings import JoinerSettings
+
+JOINS_MAX: Final = 5
+"""The maximum number of joins that are proposed. Streams without a join are proposed as comments."""
+
+_COMMENT_LENGTH_MAX: Final = 400
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_JOIN_NAME_LENGTH_MAX: Final = 80
+_THINGS_SHOWN: Final = 3
+
+
+class Placed(NamedTuple):
+    """A stream and its topic.
+
+    ``label``: a name that no other stream has. ``name``: the same, or the quantity of records of the pipeline's own
+    form.
+    """
+
+    label: str
+    name: str
+    topic: TopicGuess
+    stream: StreamGuess
+
+
+class Proposal(NamedTuple):
+    """Proposed settings as TOML, the streams in them, and the labels of the two streams of each join."""
+
+    text: str
+    streams: Sequence[Placed]
+    joins: Sequence[tuple[str, str]]
+
+
+class Tried(NamedTuple):
+    """What a stream has in the sampled messages.
+
+    ``messages``: how many were looked at. ``things``: how many records each thing has. ``first_ns`` and ``last_ns``:
+    the range of the times, which is meaningless without records. ``rejected``: how many messages of the topic would
+    become dead letters, the first one for the reason ``why``.
+    """
+
+    name: str
+    topic: str
+    messages: int
+    things: dict[str, int]
+    first_ns: int
+    last_ns: int
+    rejected: int
+    why: str
+
+    def __str__(self) -> str:
+        """Describe it in one line."""
+        records = sum(self.things.values())
+        shown = ", ".join(sorted(self.things, key=lambda one: -self.things[one])[:_THINGS_SHOWN])
+        found = f"{records} records in {self.messages} messages"
+        if records:
+            found += f", {len(self.things)} things ({shown}), {iso_text(self.first_ns)} to {iso_text(self.last_ns)}"
+        rejected = f"; {self.rejected} messages of the topic would be rejected: {self.why}" if self.rejected else ""
+        return f"{self.name} ({self.topic}): {found}{rejected}"
+
+
+def compose(topics: Sequence[TopicGuess], servers: str | None = None) -> Proposal:
+    """Propose settings. ``servers``: Kafka's address, or None to leave it out.
+
+    Raises `UnusableSource` if there are not two streams, or if the topics have different numbers of partitions.
+    """
+    partitions = {topic.source.partitions for topic in topics} - {0}
+    if len(partitions) > 1:
+        counts = ", ".join(f"{topic.source.topic} has {topic.source.partitions}" for topic in topics)
+        message = f"the topics have different numbers of partitions, so the joiner cannot read them together: {counts}"
+        raise UnusableSource(message)
+    streams = [*_placed(topics)]
+    if len(streams) < 2:  # noqa: PLR2004 - a join has two sides
+        found = ", ".join(f"{one.name} in {one.topic.source.topic}" for one in streams)
+        message = f"there is only one stream to join ({found}): name another topic or file"
+        raise UnusableSource(message)
+    own = next((topic for topic in topics if topic.is_own), None)
+    lines = ["# Proposed by lsb-init. Check the keys, the times and the joins before you use it.", ""]
+    if servers is not None:
+        lines += ["[kafka]", f"bootstrap_servers = {_toml(servers)}", ""]
+    lines += [*_topics(topics, own, *partitions), ""]
+    if own is not None and own.time_unit is not None:
+        example = f"# A time, for example, is {_comment(own.example)}"
+        lines += [example, "[events]", f"time_unit = {_toml(own.time_unit)}", ""]
+    left, *others = streams
+    # Streams in other messages come first: those in the same message have the same time.
+    others.sort(key=lambda one: (one.topic is left.topic, one.stream.where == left.stream.where))
+    joined, rest = others[:JOINS_MAX], others[JOINS_MAX:]
+    for topic in topics:
+        lines += [*_sections(topic, [one for one in streams if one.topic is topic], rest)]
+    for number, right in enumerate(joined):
+        lines += [*_join(left, right, own, number)]
+    text = "\n".join(lines).rstrip("\n") + "\n"
+    return Proposal(text, [left, *joined], [(left.label, right.label) for right in joined])
+
+
+def _placed(topics: Sequence[TopicGuess]) -> Iterator[Placed]:
+    names = [stream.name for topic in topics for stream in topic.streams]
+    for topic in topics:
+        for stream in topic.streams:
+            label = f"{topic.source.topic}.{stream.name}" if names.count(stream.name) > 1 else stream.name
+            yield Placed(label, stream.name if topic.is_own else label, topic, stream)
+
+
+def _topics(topics: Sequence[TopicGuess], own: TopicGuess | None, partitions: int = 0) -> Iterator[str]:
+    yield "[topics]"
+    if own is not None:
+        yield f"data = {_toml(own.source.topic)}"
+    elif any(topic.source.topic == "machine.data" for topic in topics):
+        yield 'data = "lsb.data"  # not used, but the default is the topic of a stream'
+    if partitions:
+        yield f"partitions = {partitions}"
+    else:
+        yield "# Set partitions to the number of partitions of the topics."
+
+
+def _sections(topic: TopicGuess, streams: Sequence[Placed], rest: Sequence[Placed]) -> Iterator[str]:
+    yield f"# {topic.source.topic}: a time, for example, is {_comment(topic.example)}"
+    for note in topic.notes:
+        yield f"# {topic.source.topic}: {_comment(note)}"
+    if topic.is_own:
+        yield f"# {topic.source.topic}: records of the pipeline's own form need no [[stream]]."
+        yield ""
+        return
+    for placed in streams:
+        settings = {
+            "name": placed.name,
+            "topic": topic.source.topic,
+            "key": topic.key,
+            "time": placed.stream.time or topic.time,
+            "time_unit": placed.stream.time_unit if placed.stream.time else topic.time_unit,
+            "value": placed.stream.value,
+            "id": topic.id,
+            "where": placed.stream.where,
+        }
+        prefix = "# " if placed in rest else ""
+        yield f"{prefix}[[stream]]"
+        for name, value in settings.items():
+            if value is not None:
+                yield f"{prefix}{name} = {_toml(value)}"
+        yield ""
+
+
+def _join(left: Placed, right: Placed, own: TopicGuess | None, number: int) -> Iterator[str]:
+    output = f"{left.label}_{right.label}"
+    name = _NO_NAME.sub("_", output)[:_JOIN_NAME_LENGTH_MAX].strip("_.-") or "join"
+    yield "[[join]]"
+    yield f"name = {_toml(f'{name}_{number}' if number else name)}"
+    for side, stream in (("left", left), ("right", right)):
+        if stream.topic.is_own and stream.topic is not own:
+            where = f"topic = {_toml(stream.topic.source.topic)}, quantity = {_toml(stream.name)}"
+            yield f"{side} = {{ {where} }}"
+        else:
+            yield f"{side} = {_toml(stream.name)}"
+    yield 'function = "both"'
+    yield f"output = {_toml(output[:256])}"
+    yield ""
+
+
+def _toml(text: str) -> str:
+    """Return a string in TOML. TOML's basic strings are JSON's, except that DEL must be escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _comment(text: str) -> str:
+    """Return text that fits into a comment."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:_COMMENT_LENGTH_MAX]
+
+
+def try_out(proposal: Proposal, topics: Sequence[TopicGuess]) -> list[Tried]:
+    """Load proposed settings, and read the sampled messages as the joiner would. Return what each stream has.
+
+    Raises `broker.settings.SettingsError` if the settings are invalid.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "lsb.toml"
+        file.write_text(proposal.text)
+        settings = load_settings(JoinerSettings, file)
+    unit = settings.events.time_unit
+    tried: list[Tried] = []
+    for topic in topics:
+        if topic.is_own:
+            tried += _own_streams(topic, [one for one in proposal.streams if one.topic is topic], unit)
+        else:
+            streams = [one for one in settings.stream if one.topic == topic.source.topic]
+            tried += _mapped_streams(topic, streams, unit)
+    return tried
+
+
+def without_common_things(proposal: Proposal, tried: Sequence[Tried]) -> list[str]:
+    """Return a warning for each proposed join whose streams have no thing in common."""
+    things = {one.name: one.things.keys() for one in tried}
+    return [
+        f"{left} and {right} have no thing in common, so nothing would be joined: check their keys"
+        for left, right in proposal.joins
+        if not things[left] & things[right]
+    ]
+
+
+def _mapped_streams(topic: TopicGuess, streams: Sequence[StreamSettings], unit: str) -> Iterator[Tried]:
+    mapped = MappedTopic(streams, unit)
+    records: list[tuple[str, str, int]] = []
+    rejected, why = 0, ""
+    for sample in topic.source.samples:
+        try:
+            found = mapped.read(sample.value, sample.offset, sample.append_ms)
+        except Unreadable as error:
+            rejected, why = rejected + 1, why or str(error)
+            continue
+        records += [(one.record.quantity, one.record.thing, one.ts_ns) for one in found]
+    for stream in streams:
+        yield _tried(topic, stream.name, [one[1:] for one in records if one[0] == stream.name], (rejected, why))
+
+
+def _own_streams(topic: TopicGuess, streams: Sequence[Placed], unit: str) -> Iterator[Tried]:
+    records: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+    for sample in topic.source.samples:
+        record = _record(sample)
+        if record is not None:
+            time = record["phenomenonTime"]
+            ts_ns = parse_time(time, unit) if isinstance(time, int | str) else int(time * UNIT_NS[unit])
+            records[str(record["quantity"])].append((str(record["thing"]), ts_ns))
+    for stream in streams:
+        yield _tried(topic, stream.label, records[stream.name], (0, ""))
+
+
+def _record(sample: Sample) -> dict[str, Any] | None:
+    try:
+        document = None if sample.value is None else decode_document(sample.value)
+    except Unreadable:
+        return None
+    return document if isinstance(document, dict) and "phenomenonTime" in document else None
+
+
+def _tried(topic: TopicGuess, name: str, records: Sequence[tuple[str, int]], bad: tuple[int, str]) -> Tried:
+    things: defaultdict[str, int] = defaultdict(int)
+    for thing, _ in records:
+        things[thing] += 1
+    times = [time_ns for _, time_ns in records] or [0]
+    return Tried(name, topic.source.topic, len(topic.source.samples), dict(things), min(times), max(times), *bad)

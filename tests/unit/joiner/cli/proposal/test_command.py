@@ -1,0 +1,92 @@
+"""What does `lsb-init` print, write and return?"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from joiner.cli.proposal.command import QUESTION, run
+from joiner.cli.proposal.sources import read_file
+from joiner.mapping.reading import MESSAGE_BYTES_MAX
+
+
+def recorded(folder: Path, name: str, count: int = 30, **fields: object) -> str:
+    """Write a file with a message in each line. Return its path."""
+    lines = [{"host": f"m{number % 3}", "ts": 1_700_000_000_000 + number, "v": 0} | fields for number in range(count)]
+    lines = [line | {name: number} for number, line in enumerate(lines)]
+    path = folder / f"{name}.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return str(path)
+
+
+def test_the_settings_go_to_the_terminal_and_what_was_found_to_standard_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([recorded(tmp_path, "speed"), recorded(tmp_path, "torque")]) == 0
+    printed = capsys.readouterr()
+    assert [one["output"] for one in tomllib.loads(printed.out)["join"]] == ["speed_torque"]
+    assert "speed (speed): 30 records in 30 messages, 3 things" in printed.err
+
+
+def test_an_existing_file_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources, output = [recorded(tmp_path, "speed"), recorded(tmp_path, "torque")], tmp_path / "lsb.toml"
+    assert run([*sources, "--output", str(output)]) == 0
+    before = output.read_text()
+    assert tomllib.loads(before)["join"]
+    assert run([*sources, "--output", str(output)]) == 2
+    assert "already exists" in capsys.readouterr().err
+    assert output.read_text() == before
+
+
+def test_a_question_has_a_status_of_its_own_and_can_be_answered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [recorded(tmp_path, "speed", ts=86_400), recorded(tmp_path, "torque", ts=86_400)]
+    assert run(sources) == QUESTION
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert "lsb-init: speed: in which unit is the time $.ts? 86400 is 1970-01-02T00:00:00Z if in s" in printed.err
+    assert run([*sources, "--time", "$.ts", "--time-unit", "s"]) == 0
+    assert 'time_unit = "s"' in capsys.readouterr().out
+
+
+def test_only_the_wanted_number_of_lines_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([recorded(tmp_path, "speed"), recorded(tmp_path, "torque"), "--samples", "12"]) == 0
+    assert "12 records in 12 messages" in capsys.readouterr().err
+
+
+def test_a_file_without_line_breaks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plant.json"
+    path.write_bytes(b" " * (MESSAGE_BYTES_MAX + 1))
+    assert run([str(path)]) == 1
+    assert "line 1 has more than 1048576 bytes; a file must have one message in each line" in capsys.readouterr().err
+
+
+def test_the_topic_of_a_file_is_named_after_it(tmp_path: Path) -> None:
+    (tmp_path / "plant four (new).json").write_text("{}\n")
+    assert read_file(tmp_path / "plant four (new).json", 5).topic == "plant_four_new_"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["x", "--samples", "0"],
+        ["x", "--key", "machine"],
+        ["x", "--time-unit", "h"],
+        ["x", "--config", "nowhere.toml"],
+    ],
+)
+def test_invalid_arguments_have_status_2(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        status: object = run(arguments)
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
+    assert "Traceback" not in capsys.readouterr().err

@@ -1,0 +1,123 @@
+"""Can proposed settings be loaded, and do they read what they were derived from?"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joiner.cli.proposal.guess import Question
+from joiner.cli.proposal.samples import UnusableSource
+from joiner.cli.proposal.settings import JOINS_MAX, compose, try_out, without_common_things
+from tests.unit.joiner.cli.proposal.sampled import AT_MS, file_of, guessed, topic_of
+
+
+def documents(*names: str, host: str = "m1", count: int = 9) -> list[dict[str, Any]]:
+    return [{"host": host, "ts": AT_MS + number, **dict.fromkeys(names, number)} for number in range(count)]
+
+
+def test_a_proposal_reads_the_messages_that_it_was_derived_from() -> None:
+    left = topic_of([("m1", one) for one in documents("speed")], "plant.spindle")
+    right = topic_of([("m1", one) for one in documents("torque")], "plant.lab")
+    topics = [guessed(left), guessed(right)]
+    proposal = compose(topics, "kafka:9092")
+    found = tomllib.loads(proposal.text)
+    assert found["kafka"] == {"bootstrap_servers": "kafka:9092"}
+    assert found["topics"] == {"partitions": 3}
+    assert [(one["left"], one["right"]) for one in found["join"]] == proposal.joins == [("speed", "torque")]
+    speed, torque = try_out(proposal, topics)
+    assert (speed.name, speed.topic, speed.things, speed.rejected) == ("speed", "plant.spindle", {"m1": 9}, 0)
+    assert str(torque) == (
+        "torque (plant.lab): 9 records in 9 messages, 1 things (m1), 2023-11-14T22:13:20Z to 2023-11-14T22:13:20.008Z"
+    )
+    assert not without_common_things(proposal, [speed, torque])
+
+
+def test_streams_without_a_common_thing_are_told() -> None:
+    topics = [guessed(file_of(documents("a"), "x")), guessed(file_of(documents("b", host="m2"), "y"))]
+    proposal = compose(topics)
+    assert "no thing in common" in without_common_things(proposal, try_out(proposal, topics))[0]
+
+
+def test_streams_of_other_messages_are_joined_first_and_the_rest_is_commented_out() -> None:
+    names = [f"v{number}" for number in range(8)]
+    topics = [guessed(file_of(documents(*names), "x")), guessed(file_of(documents("other"), "y"))]
+    proposal = compose(topics)
+    assert proposal.joins == [("v0", "other"), *(("v0", f"v{number}") for number in range(1, JOINS_MAX))]
+    assert '# name = "v7"' in proposal.text
+    assert len(try_out(proposal, topics)) == JOINS_MAX + 1
+
+
+def test_streams_of_the_same_name_are_told_apart_by_their_topics() -> None:
+    topics = [guessed(file_of(documents("rpm"), name)) for name in ("x", "y")]
+    assert compose(topics).joins == [("x.rpm", "y.rpm")]
+
+
+def test_own_records_are_selected_by_quantity() -> None:
+    own = [
+        {"thing": "m1", "quantity": "ab"[number % 2], "phenomenonTime": AT_MS // 1000 + number, "result": 1, "id": "i"}
+        for number in range(8)
+    ]
+    topics = [guessed(file_of(own, "one")), guessed(file_of(own, "two"))]
+    proposal = compose(topics)
+    found = tomllib.loads(proposal.text)
+    assert found["events"] == {"time_unit": "s"}
+    assert found["topics"] == {"data": "one"}
+    assert found["join"][0] | {"name": ""} == {
+        "name": "",
+        "left": "a",
+        "right": {"topic": "two", "quantity": "a"},
+        "function": "both",
+        "output": "one.a_two.a",
+    }
+    assert [(one.name, one.things) for one in try_out(proposal, topics)] == [
+        (f"{topic}.{quantity}", {"m1": 4}) for topic in ("one", "two") for quantity in "ab"
+    ]
+
+
+def test_topics_with_different_numbers_of_partitions_are_refused() -> None:
+    topics = [
+        guessed(topic_of([("m1", one) for one in documents("a")], name, partitions))
+        for name, partitions in (("x", 3), ("y", 4))
+    ]
+    with pytest.raises(UnusableSource, match="x has 3, y has 4"):
+        compose(topics)
+
+
+def test_a_single_stream_is_refused() -> None:
+    with pytest.raises(UnusableSource, match=r"only one stream to join \(a in x\): name another"):
+        compose([guessed(file_of(documents("a"), "x"))])
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(
+    ["ts", "time", "id", "host", "type", "value", "after", "it's", 'a"b', "\x7f", "a\nb"]
+)
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.integers(AT_MS, AT_MS + 10)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | NAMES
+    | st.sampled_from(["2024-05-01T12:00:00Z", "2024-05-01 12:00", "1.5", "m1"])
+)
+CONTENTS = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4))
+
+
+@given(st.lists(st.dictionaries(NAMES, CONTENTS, max_size=5), min_size=1, max_size=6), st.integers(0, 3))
+def test_whatever_the_messages_are_the_proposal_can_be_loaded_and_tried(contents: list[Any], partitions: int) -> None:
+    """Or the reason why there is none can be told to a user."""
+    common = [{"host": "m1", "ts": AT_MS + number, "a": number, **one} for number, one in enumerate(contents)]
+    source = file_of(common) if not partitions else topic_of([("m1", one) for one in common], partitions=partitions)
+    try:
+        topics = [guessed(source), guessed(file_of(documents("speed"), "other"))]
+        proposal = compose(topics)
+    except (UnusableSource, Question):
+        return
+    tried = try_out(proposal, topics)
+    assert [one.name for one in tried if one.topic == "other"] == ["speed"]
+    assert json.dumps([*map(str, tried)])
