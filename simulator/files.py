@@ -1,4 +1,4 @@
-"""Writes files atomically."""
+"""Writes files atomically, and reads lines of limited length."""
 
 from __future__ import annotations
 
@@ -6,10 +6,28 @@ import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING, AnyStr, BinaryIO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+class LongLineError(OSError):
+    """Raised if a line is too long. The message names the file and the line."""
+
+
+def short_lines(file: IO[AnyStr], length_max: int) -> Iterator[AnyStr]:
+    """Yield the lines of a file with their ends, which count as well.
+
+    Raises LongLineError if a line is longer than `length_max` (bytes or characters), without reading all of it.
+    """
+    number = 0
+    while line := file.readline(length_max + 1):
+        number += 1
+        if len(line) > length_max:
+            message = f"{file.name}, line {number}: it is longer than {length_max:,} characters"
+            raise LongLineError(message)
+        yield line
 
 
 @contextmanager

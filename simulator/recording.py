@@ -22,12 +22,17 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 import msgspec
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, iso_text, mean_text, parse_time
+from simulator.files import short_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _WHY_LENGTH_MAX = 200
+
+LINE_BYTES_MAX = 16 * 1024 * 1024
+"""Maximum length of a line in bytes, with its end: the largest event that the connector can be set to accept. A file
+with a longer line is not a recording, and reading the line could take all memory."""
 
 DIGITS_MAX = 20
 """Maximum number of characters, including the sign, of an integer that takes the fast path. Any int64 fits."""
@@ -144,12 +149,6 @@ def count_members(line: bytes) -> int:
     return len(json.loads(line, object_pairs_hook=list, parse_int=len, parse_float=len))
 
 
-def read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file without their newlines, otherwise unchanged. Empty lines are included."""
-    for line in file:
-        yield line.removesuffix(b"\n")
-
-
 class StreamedRecording:
     """A recording in file order. Every round reads the file again, so memory use is constant."""
 
@@ -170,7 +169,8 @@ class StreamedRecording:
 
     def __iter__(self) -> Iterator[bytes]:
         with self._path.open("rb") as file:
-            yield from self._selection.of(read_lines(file))
+            for line in self._selection.of(short_lines(file, LINE_BYTES_MAX)):
+                yield line.removesuffix(b"\n")
 
 
 class SortedRecording:
@@ -211,7 +211,7 @@ class SortedRecording:
         with self._path.open("rb") as file:
             for position in self._order or ():
                 file.seek(self._starts[position])
-                line = file.readline()
+                line = file.readline(LINE_BYTES_MAX)
                 if not line:
                     message = f"{self._path} has been truncated while it was read"
                     raise OSError(message)
@@ -220,7 +220,7 @@ class SortedRecording:
     def _located(self, file: BinaryIO) -> Iterator[bytes]:
         """Yield the lines with their newlines, and record the byte offset where each one starts."""
         start = 0
-        for line in file:
+        for line in short_lines(file, LINE_BYTES_MAX):
             self._starts.append(start)
             start += len(line)
             yield line

@@ -21,7 +21,7 @@ with imports_of("simulator.convert"):
     from broker.wire.records import NAME_LENGTH_MAX, QUANTITIES_MAX
     from simulator.convert.events import RESERVED, Columns, Conversion
     from simulator.convert.tables import TableError, open_table
-    from simulator.files import replacing
+    from simulator.files import LongLineError, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         done = convert(given.table, given.separator.replace("\\t", "\t"), columns, given.out)
-    except TableError as error:
+    except (TableError, LongLineError) as error:
         print(f"convert: {error}", file=sys.stderr)
         return 2
     except NoEventsError as error:

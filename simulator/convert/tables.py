@@ -9,13 +9,14 @@ from __future__ import annotations
 import csv
 import itertools
 import math
-from typing import IO, TYPE_CHECKING, Any, AnyStr, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from broker.commandline import describe_missing
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, iso_text
 from broker.wire.records import JSON_NUMBER
+from simulator.files import short_lines
 from simulator.recording import count_members
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class _Csv:
 
     def _lines(self) -> Iterator[list[str]]:
         with self._path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(_short_lines(self._path, file), delimiter=self._separator, strict=True)
+            reader = csv.reader(short_lines(file, LINE_LENGTH_MAX), delimiter=self._separator, strict=True)
             try:
                 yield from (texts for texts in reader if any(texts))
             except (csv.Error, UnicodeDecodeError) as error:
@@ -114,7 +115,7 @@ class _JsonLines:
     def rows(self, wanted: Sequence[str]) -> Iterator[Row]:
         """See `Table`."""
         with self._path.open("rb") as file:
-            lines = (line.removeprefix(_BOM) for line in _short_lines(self._path, file))
+            lines = (line.removeprefix(_BOM) for line in short_lines(file, LINE_LENGTH_MAX))
             for number, line in enumerate((line for line in lines if line.strip()), 1):
                 try:
                     fields = _fields_of(line)
@@ -186,17 +187,6 @@ def _json_of_value(value: Any) -> bytes:
     if isinstance(value, str | bool | int | list | dict) or (isinstance(value, float) and math.isfinite(value)):
         return _encode(value)
     return _json_of(str(value))  # decimals are numbers
-
-
-def _short_lines(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:
-    """Yield the lines of a file with their ends. Raises TableError if one is longer than `LINE_LENGTH_MAX`."""
-    number = 0
-    while line := file.readline(LINE_LENGTH_MAX):
-        number += 1
-        if len(line) == LINE_LENGTH_MAX:
-            message = f"{path}, line {number}: it is longer than {LINE_LENGTH_MAX:,} characters"
-            raise TableError(message)
-        yield line
 
 
 def _fields_of(line: bytes) -> dict[str, msgspec.Raw]:

@@ -83,6 +83,19 @@ def test_a_last_line_without_a_newline_is_a_line(events: Path, kind: type[Sorted
     assert sent(kind(events, Selection())) == [line(1), line(2)]
 
 
+@pytest.mark.parametrize("kind", [SortedRecording, StreamedRecording])
+def test_a_line_that_no_connector_accepts_is_refused(
+    events: Path, kind: type[SortedRecording | StreamedRecording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulator.recording.LINE_BYTES_MAX", 100)
+    events.write_bytes(b"a" * 99 + b"\n" + b"b" * 100)
+    assert kind(events, Selection()).survey().lines == 2
+    assert [len(line) for line in kind(events, Selection())] == [99, 100]
+    events.write_bytes(b"a" * 99 + b"\n" + b"b" * 101)
+    with pytest.raises(OSError, match=r"line 2: it is longer than 100 characters"):
+        kind(events, Selection()).survey()
+
+
 @pytest.mark.parametrize("kind", [StreamedRecording, SortedRecording])
 def test_an_empty_file_sends_nothing_even_without_end(
     events: Path, kind: type[SortedRecording | StreamedRecording]
