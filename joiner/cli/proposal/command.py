@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -16,10 +17,11 @@ with imports_of("lsb-init"):
     from broker.logs import set_up_logs
     from broker.settings import KafkaSettings, ServiceSettings, SettingsError, load_settings
     from broker.times import UNIT_NS
-    from joiner.cli.proposal.guess import Answers, Question, TopicGuess, guess
-    from joiner.cli.proposal.samples import Source, UnusableSource
+    from joiner.cli.proposal.guess import Answers, TopicGuess, guess
+    from joiner.cli.proposal.samples import Question, Source, UnusableSource
     from joiner.cli.proposal.settings import compose, try_out, without_common_things
-    from joiner.cli.proposal.sources import read_file, read_topics
+    from joiner.cli.proposal.sources import check_topic_name, read_file, read_topics
+    from joiner.mapping.conditions import parse_literal
     from joiner.mapping.paths import parse_path
     from joiner.mapping.settings import KAFKA_TIMESTAMP
     from joiner.runtime.clock import SystemClock
@@ -60,6 +62,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status. Invalid arguments exit with status 2."""
     options = init_arguments().parse_args(arguments)
     set_up_logs("warning")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # TOML is UTF-8, whatever the terminal's encoding.
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         return _propose(options)
     except SettingsError as error:
@@ -75,6 +81,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _propose(options: argparse.Namespace) -> int:
+    if options.id is not None and options.time == KAFKA_TIMESTAMP:
+        return _failed(
+            f"--time {KAFKA_TIMESTAMP} cannot be combined with --id: redelivered records have other times", 2
+        )
     if options.output is not None and options.output.exists():
         return _failed(f"{options.output} already exists: choose another name for --output", 2)
     clock = SystemClock()
@@ -85,25 +95,50 @@ def _propose(options: argparse.Namespace) -> int:
     for source, faults in sources:
         topic = guess(source, answers, now_ns)
         topics.append(topic._replace(notes=[*topic.notes, *faults]))
+    if unused := [*_unused(answers, topics)]:
+        return _failed(f"no message has a field {', '.join(unused)}", 2)
     proposal = compose(topics, servers)
     tried = try_out(proposal, topics)
+    if empty := [str(stream) for stream in tried if not stream.things]:
+        return _failed("\n".join(["with these settings, no record could be read of a stream:", *empty]))
     if options.output is None:
-        print(proposal.text, end="")
+        print(proposal.text, end="", flush=True)
     else:
-        options.output.write_text(proposal.text)
+        options.output.write_text(proposal.text, encoding="utf-8")
     for stream in tried:
-        print(f"{NAME}: {stream}", file=sys.stderr)
+        _say(str(stream))
     notes = [f"{topic.source.topic}: {note}" for topic in topics for note in topic.notes]
+    if servers is not None:
+        notes.append("add your other settings of Kafka, if any, to the section [kafka]")
     for note in [*notes, *without_common_things(proposal, tried)]:
-        print(f"{NAME}: note: {note}", file=sys.stderr)
+        _say(f"note: {note}")
     return 0
+
+
+def _unused(answers: Answers, topics: Sequence[TopicGuess]) -> Iterator[str]:
+    """Yield the given paths that are in no topic."""
+    for given, paths in (
+        (answers.key, {topic.key for topic in topics}),
+        (answers.time, {topic.time for topic in topics}),
+        (answers.id, {topic.id for topic in topics}),
+    ):
+        if given is not None and given.startswith("$"):
+            wanted = parse_path(given)
+            if not any(path and path.startswith("$") and parse_path(path) == wanted for path in paths):
+                yield given
 
 
 def _sources(options: argparse.Namespace, clock: SystemClock) -> tuple[list[tuple[Source, list[str]]], str | None]:
     """Return the samples of all sources, each with its topic's faults, and Kafka's address if it is not the default."""
     files = [name for name in options.sources if Path(name).is_file()]
     names = [name for name in options.sources if name not in files]
+    for name in names:
+        check_topic_name(name)
     found = {name: (read_file(Path(name), options.samples), list[str]()) for name in files}
+    topics = [source.topic for source, _ in found.values()]
+    if repeated := sorted({topic for topic in topics if topics.count(topic) > 1}):
+        message = f"several files would be the topic {', '.join(repeated)}: rename them"
+        raise UnusableSource(message)
     servers = None
     if names:
         kafka = load_settings(InitSettings, options.config).kafka
@@ -115,8 +150,14 @@ def _sources(options: argparse.Namespace, clock: SystemClock) -> tuple[list[tupl
     return [found[name] for name in dict.fromkeys(options.sources)], servers
 
 
+def _say(text: str) -> None:
+    """Print a line to standard error. What is in messages cannot control the terminal."""
+    print(f"{NAME}: {''.join(one if one.isprintable() else '?' for one in text)}", file=sys.stderr)
+
+
 def _failed(text: str, status: int = 1) -> int:
-    print(f"{NAME}: {text}", file=sys.stderr)
+    for line in text.splitlines():
+        _say(line)
     return status
 
 
@@ -134,7 +175,7 @@ def init_arguments() -> argparse.ArgumentParser:
     add("--config", type=Path, metavar="FILE", help="settings file with the section [kafka] (default: lsb.toml)")
     add("--output", type=Path, metavar="FILE", help="write the settings to a new file (default: the terminal)")
     add("--samples", type=_count, default=1000, metavar="N", help="messages to look at, per source (default 1000)")
-    add("--key", type=_path, metavar="PATH", help="the path of the thing, such as $.machine.id")
+    add("--key", type=_key, metavar="PATH", help="the path of the thing, such as $.machine.id, or a string in quotes")
     add("--time", type=_time, metavar="PATH", help=f"the path of the event time, or {KAFKA_TIMESTAMP}")
     add("--time-unit", choices=list(UNIT_NS), help="the unit of times that are numbers")
     add("--id", type=_path, metavar="PATH", help="the path of the identity of a message")
@@ -150,12 +191,20 @@ def _path(text: str) -> str:
     return text
 
 
+def _key(text: str) -> str:
+    try:
+        return text if parse_literal(text) is not None else _path(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _time(text: str) -> str:
     return text if text == KAFKA_TIMESTAMP else _path(text)
 
 
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:7]) <= _SAMPLES_MAX):
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_SAMPLES_MAX))
+    if not (is_number and 1 <= int(text) <= _SAMPLES_MAX):
         message = f"must be a whole number from 1 to {_SAMPLES_MAX}, not {text!r:.60}"
         raise argparse.ArgumentTypeError(message)
     return int(text)

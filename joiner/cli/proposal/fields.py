@@ -13,10 +13,33 @@ from joiner.mapping.paths import LENGTH_MAX, SEGMENTS_MAX, Segment
 FIELDS_MAX: Final = 2_000
 """The maximum number of fields that are listed."""
 
+NEARLY_ALL: Final = 0.95
+"""The share of messages that must agree, because single messages may be damaged."""
+
+NOT_MEASURED_IN: Final = frozenset(
+    {
+        *("schema", "before", "source", "metadata", "rxmetadata", "settings", "headers", "transaction"),
+        *("systemproperties", "metadataversion"),
+    }
+)
+"""Names of objects that describe a message, in lower case and without punctuation."""
+
+TIME_NAMES: Final = frozenset(
+    {"t", "time", "ts", "timestamp", "datetime", "eventtime", "sourcetimestamp", "measuredat"}
+)
+"""Names of times, in lower case and without punctuation."""
+
+SHOWN_MAX: Final = 8
+"""How many fields a message or a note lists."""
+
+_TIME_WORDS: Final = frozenset({"at", "ts", "timestamp"})
+"""Last words of the names of times."""
+
 _ELEMENTS_MAX: Final = 3
 """How many elements of an array are looked at."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 Scalar = str | int | Decimal | bool | None
 
@@ -38,9 +61,27 @@ class Field(NamedTuple):
         return next((one for one in reversed(self.segments) if isinstance(one, str)), "")
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The names along the path, in lower case and without punctuation: ``deviceid`` for ``device_id``."""
-        return tuple(plain(one) for one in self.segments if isinstance(one, str))
+    def words(self) -> list[str]:
+        """The words of the name in lower case: ``device`` and ``id`` for ``deviceId``, ``device_id`` or ``DEVICE_ID``.
+
+        There is at least one.
+        """
+        return [word.lower() for word in _WORDS.findall(self.name)] or [""]
+
+    @property
+    def plain_name(self) -> str:
+        """The name in lower case, with nothing but letters and digits."""
+        return plain(self.name)
+
+    @property
+    def is_named_like_time(self) -> bool:
+        """Whether the field cannot be anything but a time, judging by its name. A ``cycle_time`` can."""
+        return self.plain_name in TIME_NAMES or self.words[-1] in _TIME_WORDS
+
+    @property
+    def is_about_message(self) -> bool:
+        """Whether the field is in an object that describes the message rather than a measurement."""
+        return not NOT_MEASURED_IN.isdisjoint(plain(one) for one in self.segments[:-1] if isinstance(one, str))
 
 
 def plain(name: str) -> str:

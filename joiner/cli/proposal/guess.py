@@ -6,69 +6,27 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from broker.partitioner import partition_of
-from broker.wire.records import NAME_LENGTH_MAX, Unreadable
-from joiner.cli.proposal.fields import Field, Scalar, fields_of, literal
-from joiner.cli.proposal.samples import Sample, Source, UnusableSource
-from joiner.cli.proposal.times import TimeField, has_time_name, in_each_unit, time_fields
+from broker.wire.records import Unreadable
+from joiner.cli.proposal.fields import SHOWN_MAX, Field, fields_of
+from joiner.cli.proposal.keys import find_id, find_key
+from joiner.cli.proposal.samples import Question, Sample, Source, UnusableSource
+from joiner.cli.proposal.times import TimeField, as_date, in_each_unit, time_fields, time_ns
 from joiner.cli.proposal.values import StreamGuess, streams_of
+from joiner.mapping.paths import parse_path
 from joiner.mapping.reading import decode_document
 from joiner.mapping.settings import KAFKA_TIMESTAMP
 
-OWN_FIELDS: Final = frozenset({"thing", "quantity", "phenomenonTime", "result", "id"})
+_OWN_FIELDS: Final = frozenset({"thing", "quantity", "phenomenonTime", "result", "id"})
 """The fields of the pipeline's own records."""
 
-_SHOWN_MAX: Final = 8
-"""How many fields an error message lists."""
-
-_KEY_NAMES: Final = frozenset(
-    [
-        "thing",
-        "machine",
-        "machineid",
-        "device",
-        "deviceid",
-        "connectiondeviceid",
-        "deveui",
-        "sensor",
-        "sensorid",
-        "asset",
-        "assetid",
-        "equipment",
-        "station",
-        "host",
-        "hostname",
-        "source",
-        "subject",
-        "vehicle",
-        "vehicleid",
-        "vin",
-        "publisherid",
-        "clientid",
-        "customer",
-        "customerid",
-        "order",
-        "orderid",
-        "account",
-        "accountid",
-        "symbol",
-    ]
-)
-_IDS: Final = ("id", "uuid", "guid")
-_CHANCE: Final = 1000
-_FEW: Final = 3
-"""With fewer values, it cannot be told whether they are repeated."""
-
-_NEARLY_ALL: Final = 0.98
-"""The share of distinct ids, because some messages may have been delivered twice."""
-
-
-class Question(Exception):
-    """Raised if only a person can decide. The message is the question, and says how to answer it."""
+_OF_KAFKA: Final = "when Kafka appended the message"
 
 
 class Answers(NamedTuple):
-    """What a person has decided: paths, the unit of times that are numbers, and whether there are ids."""
+    """What a person has decided: paths, and the unit of times that are numbers.
+
+    A path applies to the topics whose messages have such a field. ``key`` can also be a string in quotes.
+    """
 
     key: str | None = None
     time: str | None = None
@@ -94,6 +52,18 @@ class TopicGuess(NamedTuple):
     is_own: bool = False
 
 
+class _Time(NamedTuple):
+    """The time of a topic's messages. ``field``: None if it is that of Kafka."""
+
+    field: Field | None
+    unit: str | None
+    example: str
+
+    @property
+    def path(self) -> str:
+        return KAFKA_TIMESTAMP if self.field is None else self.field.path
+
+
 def guess(source: Source, answers: Answers, now_ns: int) -> TopicGuess:
     """Return a proposal for a topic. ``now_ns``: the current time.
 
@@ -102,37 +72,49 @@ def guess(source: Source, answers: Answers, now_ns: int) -> TopicGuess:
     samples, documents, notes = _documents_of(source)
     fields = fields_of(documents)
     count = len(documents)
-    if sum(isinstance(one, dict) and one.keys() >= OWN_FIELDS for one in documents) == count:
-        return _own(source, fields, count, now_ns)
+    if all(isinstance(one, dict) and one.keys() >= _OWN_FIELDS for one in documents):
+        return _own(source, fields, count, answers, now_ns)
     times = time_fields(fields, count, now_ns)
-    time, unit, example = _time(source, fields, times, answers, notes)
-    is_time = {one.field.path for one in times} | {time}
-    key = _key(source, samples, [field for field in fields if field.path not in is_time], answers, notes)
-    identity = answers.id
-    if identity is None and time != KAFKA_TIMESTAMP:
-        identity = _id([field for field in fields if field.path not in {*is_time, key}], count)
-    streams = streams_of(source.topic, [one for one in fields if one.path not in {*is_time, key, identity}], count)
+    time = _time(source, fields, times, answers, notes)
+    is_time = {one.field.path for one in times} | {time.path}
+    others = [field for field in fields if field.path not in is_time]
+    key = find_key(source, samples, others, answers.key, notes)
+    others = [field for field in others if field.path != key]
+    identity = None
+    if time.field is not None:
+        by_path = {field.path: field for field in fields}
+        identity = find_id(others, fields, answers.id, by_path.get(key), time.field, documents)
+    others = [field for field in others if field.path != identity]
+    streams, more = streams_of(source.topic, others, count)
     if not streams:
-        shown = ", ".join(field.path for field in fields[:_SHOWN_MAX])
+        shown = ", ".join(field.path for field in fields[:SHOWN_MAX])
         message = f"{source.topic}: no field of its messages is a measured number (fields: {shown})"
         raise UnusableSource(message)
-    if answers.time is None:
-        streams = [_with_own_time(stream, fields, times, time) for stream in streams]
-    return TopicGuess(source, key, time, unit, identity, example, streams, notes)
+    if answers.time is None and time.field is not None:
+        streams = [_with_own_time(stream, streams, fields, times, time.field) for stream in streams]
+    return TopicGuess(source, key, time.path, time.unit, identity, time.example, streams, [*notes, *more])
 
 
 def _with_own_time(
-    stream: StreamGuess, fields: Sequence[Field], times: Sequence[TimeField], of_message: str
+    stream: StreamGuess,
+    streams: Sequence[StreamGuess],
+    fields: Sequence[Field],
+    times: Sequence[TimeField],
+    of_message: Field,
 ) -> StreamGuess:
-    """If a value has a time beside it, such as ``SourceTimestamp``, use this one instead of the message's."""
-    value = next(field for field in fields if field.path == stream.value)
+    """If an object holds a single value and its time, such as ``SourceTimestamp``, use this time for the value."""
+    by_path = {field.path: field for field in fields}
+    value = by_path[stream.value]
     around = value.segments[:-1]
+    is_alone = sum(by_path[path].segments[:-1] == around for path in {one.value for one in streams}) == 1
     beside = [one for one in times if one.field.segments[:-1] == around]
-    if not beside or any(one.field.path == of_message for one in beside):
+    if not (around and is_alone and beside) or any(one.field is of_message for one in beside):
         return stream
     own = beside[0]
     is_complete = own.field.values.keys() >= value.values.keys()
-    return stream._replace(time=own.field.path, time_unit=own.unit) if is_complete else stream
+    if not is_complete or own.is_of_handling or own.is_constant:
+        return stream
+    return stream._replace(time=own.field.path, time_unit=own.unit, example=own.example)
 
 
 def _documents_of(source: Source) -> tuple[list[Sample], list[Any], list[str]]:
@@ -155,6 +137,9 @@ def _documents_of(source: Source) -> tuple[list[Sample], list[Any], list[str]]:
         why = f"none of its messages is JSON: {reason}" if reason else "there are no messages to look at"
         message = f"{source.topic}: {why}"
         raise UnusableSource(message)
+    if source.is_file and any(isinstance(one, list) and one and isinstance(one[0], dict) for one in documents):
+        message = f"{source.topic}: a line is an array of messages, but each message needs a line (jq -c '.[]' FILE)"
+        raise UnusableSource(message)
     bad = sum(sample.value is not None for sample in source.samples) - len(documents)
     return samples, documents, [f"{bad} of {len(source.samples)} messages are not JSON ({reason})"] if bad else []
 
@@ -168,125 +153,80 @@ def _format_of(value: bytes) -> str:
         )
     if value[:4] == b"\xff\xff\xff\xff":
         return "; it begins like Arrow: see topics.data_format"
-    return ""
+    if value[:2] == b"\x1f\x8b":
+        return "; it is compressed with gzip: decompress it first"
+    return "; each message needs a line of its own (jq -c . FILE)" if value in {b"{", b"["} else ""
 
 
-def _own(source: Source, fields: Sequence[Field], count: int, now_ns: int) -> TopicGuess:
+def _own(source: Source, fields: Sequence[Field], count: int, answers: Answers, now_ns: int) -> TopicGuess:
     by_path = {field.path: field for field in fields}
-    times = time_fields([by_path["$.phenomenonTime"]], count, now_ns)
-    unit = times[0].unit if times else None
+    time, quantity = by_path.get("$.phenomenonTime"), by_path.get("$.quantity")
+    if time is None or quantity is None or not all(isinstance(one, str) and one for one in quantity.values.values()):
+        message = f"{source.topic}: its messages look like records, but a phenomenonTime or quantity is not a scalar"
+        raise UnusableSource(message)
+    times = time_fields([time], count, now_ns)
+    unit = times[0].unit if times else answers.time_unit
+    given = next(iter(time.values.values()))
     if not times:
-        raise Question(_about_unit(source, by_path["$.phenomenonTime"]))
-    streams = [StreamGuess(str(name), "", None) for name in dict.fromkeys(by_path["$.quantity"].values.values())]
-    return TopicGuess(source, "", "", unit, None, times[0].example, streams, is_own=True)
+        if not isinstance(given, int | Decimal) or isinstance(given, bool):
+            message = f"{source.topic}: {given!r} in phenomenonTime is not a time with an offset from UTC"
+            raise UnusableSource(message)
+        if unit is None:
+            raise Question(_about_unit(source, time, given))
+    streams = [StreamGuess(str(name), "", None) for name in dict.fromkeys(quantity.values.values())]
+    return TopicGuess(source, "", "", unit, None, as_date(given, unit), streams, is_own=True)
 
 
 def _time(
     source: Source, fields: Sequence[Field], times: Sequence[TimeField], answers: Answers, notes: list[str]
-) -> tuple[str, str | None, str]:
-    """Return the path of the time, its unit, and an example."""
+) -> _Time:
+    """Return the time of the messages. Raises `Question`, and `UnusableSource` if the given field has no times."""
     if answers.time == KAFKA_TIMESTAMP:
-        return KAFKA_TIMESTAMP, None, "when Kafka appended the message"
-    wanted = [field for field in fields if answers.time in (None, field.path)]
-    if not wanted:
-        raise Question(_no_such_field(source, "time", str(answers.time), fields))
-    found = [one for one in times if answers.time in (None, one.field.path)]
-    if answers.time is not None and answers.time_unit is not None:
-        value = next(iter(wanted[0].values.values()))
-        return answers.time, answers.time_unit, f"{value}, in {answers.time_unit}"
-    if found:
-        best, *others = found
-        if others and answers.time is None:
-            notes.append("other times: " + ", ".join(one.field.path for one in others[:_SHOWN_MAX]))
-        return best.field.path, best.unit, best.example
-    doubtful = [field for field in wanted if has_time_name(field) or answers.time is not None]
-    numbers = [field for field in doubtful if _are_numbers(field.values.values())]
-    if numbers:
-        raise Question(_about_unit(source, numbers[0]))
+        return _Time(None, None, _OF_KAFKA)
+    wanted = None if answers.time is None else parse_path(answers.time).segments
+    given = next((field for field in fields if field.segments == wanted), None)
+    if given is not None:
+        return _given_time(source, given, times, answers.time_unit)
+    if times:
+        best, *others = times
+        if others:
+            notes.append("other times: " + ", ".join(one.field.path for one in others[:SHOWN_MAX]))
+        if unusable := len(best.field.values) - best.usable:
+            notes.append(f"{unusable} of {len(best.field.values)} messages have no likely time in {best.field.path}")
+        return _Time(best.field, best.unit, best.example)
+    doubtful = next((field for field in fields if field.is_named_like_time), None)
+    example = None if doubtful is None else next(iter(doubtful.values.values()))
+    if doubtful is not None and isinstance(example, int | Decimal) and not isinstance(example, bool):
+        raise Question(_about_unit(source, doubtful, example))
+    why = ""
+    if doubtful is not None:
+        why = f"{doubtful.path} cannot be the time, because {example!r} has no offset from UTC, or is no time"
     if source.is_file:
-        raise Question(_no_such_field(source, "time", "", fields))
-    if doubtful:
-        value = next(iter(doubtful[0].values.values()))
-        notes.append(f"{doubtful[0].path} cannot be used as the time: {value!r} has no offset from UTC, or is no time")
-    notes.append("no field contains a usable time, so the time is when Kafka appended the message")
-    return KAFKA_TIMESTAMP, None, "when Kafka appended the message"
+        shown = ", ".join(f"{field.path} ({next(iter(field.values.values()))!r:.40})" for field in fields[:SHOWN_MAX])
+        message = f"{source.topic}: which field is the time? {why}. Fields: {shown}. Answer with --time PATH"
+        raise Question(message)
+    notes.append(why or "no field contains a usable time")
+    return _Time(None, None, _OF_KAFKA)
 
 
-def _about_unit(source: Source, field: Field) -> str:
-    value = next(value for value in field.values.values() if isinstance(value, int | Decimal))
+def _given_time(source: Source, given: Field, times: Sequence[TimeField], unit: str | None) -> _Time:
+    found = next((one for one in times if one.field is given), None)
+    if unit is None and found is not None:
+        return _Time(given, found.unit, found.example)
+    example = next(iter(given.values.values()))
+    if isinstance(example, int | Decimal) and not isinstance(example, bool):
+        if unit is None:
+            raise Question(_about_unit(source, given, example))
+        return _Time(given, unit, as_date(example, unit))
+    if time_ns(example, "ns") is None:
+        message = f"{source.topic}: {given.path} cannot be the time: {example!r} has no offset from UTC, or is no time"
+        raise UnusableSource(message)
+    return _Time(given, None, as_date(example, None))
+
+
+def _about_unit(source: Source, field: Field, example: int | Decimal) -> str:
+    kafka = "" if source.is_file else f", or with --time {KAFKA_TIMESTAMP} if it is not the time of the measurement"
     return (
-        f"{source.topic}: in which unit is the time {field.path}? {value} is {in_each_unit(value)}. "
-        f"Answer with --time '{field.path}' --time-unit UNIT"
+        f"{source.topic}: in which unit is the time {field.path}? {example} is {in_each_unit(example)}. "
+        f"Answer with --time '{field.path}' --time-unit UNIT{kafka}"
     )
-
-
-def _no_such_field(source: Source, what: str, path: str, fields: Sequence[Field]) -> str:
-    shown = ", ".join(f"{field.path} ({next(iter(field.values.values()))!r:.40})" for field in fields[:_SHOWN_MAX])
-    why = f"no message has a field {path}" if path else f"which field is the {what}?"
-    return f"{source.topic}: {why} Fields: {shown}. Answer with --{what} PATH"
-
-
-def _key(source: Source, samples: Sequence[Sample], fields: Sequence[Field], answers: Answers, notes: list[str]) -> str:
-    """Return the path of the key, or a string in quotes if the topic has one partition and no key."""
-    candidates = [field for field in fields if all(_is_name(value) for value in field.values.values())]
-    if answers.key is not None:
-        return answers.key
-    right = [field for field in candidates if source.is_file or _determines_partition(field, samples, source)]
-    scored = sorted(((_key_score(field, samples, source), field) for field in right), key=lambda one: -one[0])
-    if scored and scored[0][0] > 0:
-        return scored[0][1].path
-    if source.is_file:
-        raise Question(_no_such_field(source, "key", "", candidates))
-    if right and source.partitions > 1:
-        raise Question(_no_such_field(source, "key", "", right))
-    if source.partitions == 1:
-        notes.append("no field looks like a key, so all messages have the same one")
-        return literal(source.topic)
-    message = (
-        f"{source.topic}: its messages are not partitioned by any of their fields, so the joiner would reject most of "
-        "them: the producer must use a field as the message's key, as plain text, with Kafka's default partitioner "
-        "(librdkafka: partitioner=murmur2_random)"
-    )
-    raise UnusableSource(message)
-
-
-def _determines_partition(field: Field, samples: Sequence[Sample], source: Source) -> bool:
-    return all(
-        partition_of(str(value).encode(), source.partitions) == samples[number].partition
-        for number, value in field.values.items()
-    )
-
-
-def _key_score(field: Field, samples: Sequence[Sample], source: Source) -> float:
-    """Return how likely a field is the key; 0 or less if it is not. It must determine the partition."""
-    values = field.values
-    share = len(values) / len(samples)
-    if all(samples[number].key == str(value).encode() for number, value in values.items()):
-        return 1000 * share - len(field.segments)
-    *_, name = field.words or ("",)
-    distinct = len(set(values.values()))
-    score = 30 * (name in _KEY_NAMES) + 10 * name.endswith("id")
-    # A field that has nothing to do with the partition determines that of every value only by a rare chance.
-    score += 5 * (not source.is_file and source.partitions**distinct >= _CHANCE)
-    # Values that are all different identify messages rather than things.
-    is_repeated = distinct <= max(1, len(values) // 2) or len(values) < _FEW
-    return (score + 5 - len(field.segments)) * share if score and is_repeated else 0
-
-
-def _id(fields: Sequence[Field], count: int) -> str | None:
-    """Return the path of the field that identifies messages, or None if there is none."""
-    for field in sorted(fields, key=lambda one: len(one.segments)):
-        *_, name = field.words or ("",)
-        values = [*field.values.values()]
-        is_complete = len(values) == count and all(_is_name(value) for value in values)
-        if name.endswith(_IDS) and is_complete and count > 1 and len(set(values)) >= _NEARLY_ALL * count:
-            return field.path
-    return None
-
-
-def _is_name(value: Scalar) -> bool:
-    return isinstance(value, int | str) and not isinstance(value, bool) and 1 <= len(str(value)) <= NAME_LENGTH_MAX
-
-
-def _are_numbers(values: Any) -> bool:
-    return all(isinstance(value, int | Decimal) and not isinstance(value, bool) for value in values)

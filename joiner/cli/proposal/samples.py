@@ -37,3 +37,7 @@ class Source(NamedTuple):
 
 class UnusableSource(Exception):
     """Raised if settings cannot be proposed. The message says for which topic or file, why, and what to do."""
+
+
+class Question(Exception):
+    """Raised if only a person can decide. The message is the question, and says how to answer it."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from broker.settings import load_settings
-from broker.times import UNIT_NS, iso_text, parse_time
-from broker.wire.records import Unreadable
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
+from broker.partitioner import partition_of
+from broker.settings import SettingsError
+from broker.times import iso_text
+from broker.wire.records import NAME_LENGTH_MAX, Unreadable
 from joiner.cli.proposal.guess import TopicGuess
 from joiner.cli.proposal.samples import Sample, UnusableSource
+from joiner.cli.proposal.times import time_ns
 from joiner.cli.proposal.values import StreamGuess
 from joiner.mapping.reading import MappedTopic, decode_document
 from joiner.mapping.settings import StreamSettings
@@ -50,6 +54,22 @@ class Proposal(NamedTuple):
     joins: Sequence[tuple[str, str]]
 
 
+class _Proposed(JoinerSettings):
+    """The settings of the joiner, without environment variables."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is given
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - as above
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return only what is given to the constructor."""
+        return (init_settings,)
+
+
 class Tried(NamedTuple):
     """What a stream has in the sampled messages.
 
@@ -73,7 +93,8 @@ class Tried(NamedTuple):
         shown = ", ".join(sorted(self.things, key=lambda one: -self.things[one])[:_THINGS_SHOWN])
         found = f"{records} records in {self.messages} messages"
         if records:
-            found += f", {len(self.things)} things ({shown}), {iso_text(self.first_ns)} to {iso_text(self.last_ns)}"
+            things = f"{len(self.things)} things" if len(self.things) > 1 else "1 thing"
+            found += f", {things} ({shown}), {iso_text(self.first_ns)} to {iso_text(self.last_ns)}"
         rejected = f"; {self.rejected} messages of the topic would be rejected: {self.why}" if self.rejected else ""
         return f"{self.name} ({self.topic}): {found}{rejected}"
 
@@ -88,27 +109,36 @@ def compose(topics: Sequence[TopicGuess], servers: str | None = None) -> Proposa
         counts = ", ".join(f"{topic.source.topic} has {topic.source.partitions}" for topic in topics)
         message = f"the topics have different numbers of partitions, so the joiner cannot read them together: {counts}"
         raise UnusableSource(message)
+    units = {topic.time_unit for topic in topics if topic.is_own and topic.time_unit}
+    if len(units) > 1:
+        message = f"records of the pipeline's own form must have times in one unit, not in {', '.join(sorted(units))}"
+        raise UnusableSource(message)
     streams = [*_placed(topics)]
     if len(streams) < 2:  # noqa: PLR2004 - a join has two sides
         found = ", ".join(f"{one.name} in {one.topic.source.topic}" for one in streams)
         message = f"there is only one stream to join ({found}): name another topic or file"
         raise UnusableSource(message)
     own = next((topic for topic in topics if topic.is_own), None)
-    lines = ["# Proposed by lsb-init. Check the keys, the times and the joins before you use it.", ""]
+    lines = [
+        "# Proposed by lsb-init: check it before you use it. Of records with the same key, time and id, only the first",
+        "# is joined. Joins of values from the same message are rarely useful: remove those that you do not need.",
+        "",
+    ]
     if servers is not None:
         lines += ["[kafka]", f"bootstrap_servers = {_toml(servers)}", ""]
     lines += [*_topics(topics, own, *partitions), ""]
-    if own is not None and own.time_unit is not None:
+    if own is not None and units:
         example = f"# A time, for example, is {_comment(own.example)}"
-        lines += [example, "[events]", f"time_unit = {_toml(own.time_unit)}", ""]
+        lines += [example, "[events]", f"time_unit = {_toml(*units)}", ""]
     left, *others = streams
     # Streams in other messages come first: those in the same message have the same time.
     others.sort(key=lambda one: (one.topic is left.topic, one.stream.where == left.stream.where))
     joined, rest = others[:JOINS_MAX], others[JOINS_MAX:]
     for topic in topics:
         lines += [*_sections(topic, [one for one in streams if one.topic is topic], rest)]
-    for number, right in enumerate(joined):
-        lines += [*_join(left, right, own, number)]
+    names: set[str] = set()
+    for right in joined:
+        lines += [*_join(left, right, own, names)]
     text = "\n".join(lines).rstrip("\n") + "\n"
     return Proposal(text, [left, *joined], [(left.label, right.label) for right in joined])
 
@@ -118,6 +148,7 @@ def _placed(topics: Sequence[TopicGuess]) -> Iterator[Placed]:
     for topic in topics:
         for stream in topic.streams:
             label = f"{topic.source.topic}.{stream.name}" if names.count(stream.name) > 1 else stream.name
+            label = label[-NAME_LENGTH_MAX:]
             yield Placed(label, stream.name if topic.is_own else label, topic, stream)
 
 
@@ -153,6 +184,8 @@ def _sections(topic: TopicGuess, streams: Sequence[Placed], rest: Sequence[Place
             "where": placed.stream.where,
         }
         prefix = "# " if placed in rest else ""
+        if placed.stream.example:
+            yield f"# A time of this value, for example, is {_comment(placed.stream.example)}"
         yield f"{prefix}[[stream]]"
         for name, value in settings.items():
             if value is not None:
@@ -160,11 +193,15 @@ def _sections(topic: TopicGuess, streams: Sequence[Placed], rest: Sequence[Place
         yield ""
 
 
-def _join(left: Placed, right: Placed, own: TopicGuess | None, number: int) -> Iterator[str]:
+def _join(left: Placed, right: Placed, own: TopicGuess | None, names: set[str]) -> Iterator[str]:
+    """Yield the lines of a join. ``names``: those of the joins so far, to which the new one is added."""
     output = f"{left.label}_{right.label}"
-    name = _NO_NAME.sub("_", output)[:_JOIN_NAME_LENGTH_MAX].strip("_.-") or "join"
+    plain = name = _NO_NAME.sub("_", output)[:_JOIN_NAME_LENGTH_MAX].strip("_.-") or "join"
+    while name in names:
+        name = f"{plain}_{len(names) + 1}"
+    names.add(name)
     yield "[[join]]"
-    yield f"name = {_toml(f'{name}_{number}' if number else name)}"
+    yield f"name = {_toml(name)}"
     for side, stream in (("left", left), ("right", right)):
         if stream.topic.is_own and stream.topic is not own:
             where = f"topic = {_toml(stream.topic.source.topic)}, quantity = {_toml(stream.name)}"
@@ -172,7 +209,7 @@ def _join(left: Placed, right: Placed, own: TopicGuess | None, number: int) -> I
         else:
             yield f"{side} = {_toml(stream.name)}"
     yield 'function = "both"'
-    yield f"output = {_toml(output[:256])}"
+    yield f"output = {_toml(output if len(output) <= NAME_LENGTH_MAX else name)}"
     yield ""
 
 
@@ -189,12 +226,15 @@ def _comment(text: str) -> str:
 def try_out(proposal: Proposal, topics: Sequence[TopicGuess]) -> list[Tried]:
     """Load proposed settings, and read the sampled messages as the joiner would. Return what each stream has.
 
-    Raises `broker.settings.SettingsError` if the settings are invalid.
+    Raises `broker.settings.SettingsError` if the settings are invalid, such as if a topic has the name of a topic for
+    results. Environment variables do not change them.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "lsb.toml"
-        file.write_text(proposal.text)
-        settings = load_settings(JoinerSettings, file)
+    try:
+        settings = _Proposed(**tomllib.loads(proposal.text))
+    except ValidationError as error:
+        faults = "; ".join(found["msg"].removeprefix("Value error, ") for found in error.errors())
+        message = f"the proposed settings would not be accepted: {faults}"
+        raise SettingsError(message) from error
     unit = settings.events.time_unit
     tried: list[Tried] = []
     for topic in topics:
@@ -223,6 +263,8 @@ def _mapped_streams(topic: TopicGuess, streams: Sequence[StreamSettings], unit: 
     for sample in topic.source.samples:
         try:
             found = mapped.read(sample.value, sample.offset, sample.append_ms)
+            for one in found:
+                _check_partition(one.record.thing, sample, topic.source.partitions)
         except Unreadable as error:
             rejected, why = rejected + 1, why or str(error)
             continue
@@ -233,14 +275,23 @@ def _mapped_streams(topic: TopicGuess, streams: Sequence[StreamSettings], unit: 
 
 def _own_streams(topic: TopicGuess, streams: Sequence[Placed], unit: str) -> Iterator[Tried]:
     records: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+    rejected, why = 0, ""
     for sample in topic.source.samples:
         record = _record(sample)
-        if record is not None:
-            time = record["phenomenonTime"]
-            ts_ns = parse_time(time, unit) if isinstance(time, int | str) else int(time * UNIT_NS[unit])
+        ts_ns = None if record is None else time_ns(record["phenomenonTime"], unit)
+        if record is None or ts_ns is None:
+            rejected, why = rejected + 1, why or "phenomenonTime is missing or not a time"
+        else:
             records[str(record["quantity"])].append((str(record["thing"]), ts_ns))
     for stream in streams:
-        yield _tried(topic, stream.label, records[stream.name], (0, ""))
+        yield _tried(topic, stream.label, records[stream.name], (rejected, why))
+
+
+def _check_partition(thing: str, sample: Sample, partitions: int) -> None:
+    """Raise `Unreadable`, as the joiner would, if a topic's message is not in the partition of its thing."""
+    if partitions and partition_of(thing.encode(), partitions) != sample.partition:
+        message = f"{thing!r} belongs in partition {partition_of(thing.encode(), partitions)}, not {sample.partition}"
+        raise Unreadable(message)
 
 
 def _record(sample: Sample) -> dict[str, Any] | None:

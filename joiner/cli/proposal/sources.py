@@ -9,9 +9,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from broker.kafka.topics import data_topic_specs, topic_facts, topic_faults
+from broker.kafka.topics import TopicFacts, data_topic_specs, topic_facts, topic_faults
 from broker.settings import KafkaSettings, TopicSettings
 from joiner.cli.proposal.samples import Sample, Source, UnusableSource
 from joiner.mapping.reading import MESSAGE_BYTES_MAX
@@ -22,6 +23,8 @@ SAMPLES_BYTES_MAX: Final = 32 * 1024 * 1024
 """The maximum size of the messages that are looked at for each topic."""
 
 _GROUP: Final = "lsb-init"
+_BOM: Final = "\ufeff".encode()
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NOT_IN_A_TOPIC_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -31,20 +34,22 @@ def read_file(path: Path, count: int) -> Source:
     Raises `UnusableSource` if a line is too long to be a message, and OSError.
     """
     samples: list[Sample] = []
-    size = 0
+    size = number = 0
     with path.open("rb") as lines:
         while len(samples) < count and size < SAMPLES_BYTES_MAX:
             line = lines.readline(MESSAGE_BYTES_MAX + 1)
             if not line:
                 break
+            number += 1
             if len(line) > MESSAGE_BYTES_MAX:
                 message = (
-                    f"{path}: line {len(samples) + 1} has more than {MESSAGE_BYTES_MAX} bytes; a file must have one "
-                    "message in each line"
+                    f"{path}: line {number} has more than {MESSAGE_BYTES_MAX} bytes; a file must have one message in "
+                    "each line"
                 )
                 raise UnusableSource(message)
             size += len(line)
-            samples.append(Sample(0, len(samples), 0, None, line.strip()))
+            if text := line.removeprefix(_BOM).strip():
+                samples.append(Sample(0, len(samples), 0, None, text))
     return Source(_NOT_IN_A_TOPIC_NAME.sub("_", path.stem) or "data", 0, samples)
 
 
@@ -76,6 +81,21 @@ def read_topics(
                     if size > SAMPLES_BYTES_MAX * (partition + 1) / partitions:
                         break
                     samples.append(Sample(partition, message.offset() or 0, message.timestamp()[1], key, value))
-            settings = TopicSettings(partitions=partitions)
-            specs = [spec for spec in data_topic_specs(settings, [name]) if spec.name == name]
-            yield Source(name, partitions, samples), topic_faults(admin, specs, {name: facts[name]})
+            yield Source(name, partitions, samples), _faults(admin, name, facts[name])
+
+
+def check_topic_name(name: str) -> None:
+    """Raise `UnusableSource` if ``name`` cannot be a topic, and so was probably meant to be a file."""
+    if _TOPIC_NAME.fullmatch(name) is None or Path(name).is_dir():
+        message = f"there is no file {name!r}, and a topic cannot have this name"
+        raise UnusableSource(message)
+
+
+def _faults(admin: AdminClient, name: str, facts: TopicFacts) -> list[str]:
+    """Return why the joiner could not read a topic as it is."""
+    settings = TopicSettings(partitions=facts.partitions)
+    specs = [spec for spec in data_topic_specs(settings, [name]) if spec.name == name]
+    try:
+        return topic_faults(admin, specs, {name: facts})
+    except KafkaException as error:
+        return [f"the configuration of topic {name} could not be checked: {error.args[0].str()}"]

@@ -6,141 +6,120 @@ shows a time as a plain date.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final, NamedTuple
 
 from broker.times import UNIT_NS, iso_text, parse_time
-from joiner.cli.proposal.fields import Field, Scalar
+from joiner.cli.proposal.fields import NEARLY_ALL, TIME_NAMES, Field, Scalar
 
 _EARLIEST_NS: Final = parse_time("1990-01-01T00:00:00Z", "ns")
 _LATER_NS: Final = 366 * 86_400 * 10**9
 """How far in the future a time may be."""
 
-_NAMES: Final = frozenset(
-    [
-        "time",
-        "ts",
-        "timestamp",
-        "datetime",
-        "eventtime",
-        "phenomenontime",
-        "sourcetimestamp",
-        "measuredat",
-        "recordedat",
-        "observedat",
-        "sampledat",
-        "occurredat",
-    ]
-)
-_PARTS: Final = ("time", "date", "stamp")
-_ENDINGS: Final = ("at", "ts")
+_WORDS: Final = frozenset({"time", "ts", "timestamp", "date", "datetime"})
+
 _OF_HANDLING: Final = (
     *("received", "enqueued", "ingest", "process", "server", "created", "updated", "modified", "kafka", "append"),
-    *("expir", "start", "end", "last", "next", "sent"),
+    *("expir", "start", "end", "last", "next", "sent", "install", "calibrat", "born", "valid"),
 )
-"""Parts of names of times at which a message was handled, not at which something was measured."""
+"""Parts of names of times other than that of a measurement."""
 
-_LESS_LIKELY: Final = frozenset(
-    ["before", "schema", "source", "metadata", "rxmetadata", "settings", "headers", "systemproperties", "transaction"]
-)
+_MANY: Final = 10
+"""With more messages, a time that never changes is not that of a measurement."""
 
 
 class TimeField(NamedTuple):
-    """A field with times. ``unit``: the unit of numbers, or None for ISO-8601 strings."""
+    """A field with times. ``unit``: of numbers, or None for ISO-8601 strings. ``usable``: how many values are times."""
 
     field: Field
     unit: str | None
+    usable: int
     score: float
-
-    def ns(self, number: int) -> int:
-        """Return the time in a document in ns."""
-        return _ns(self.field.values[number], self.unit or "ns")
 
     @property
     def example(self) -> str:
         """One of the times as it is in the message and, if it is a number, as a date in the assumed unit."""
-        number = next(iter(self.field.values))
-        given = self.field.values[number]
-        return f"{given}, which is {iso_text(self.ns(number))} if in {self.unit}" if self.unit else f"{given}"
+        for given in self.field.values.values():
+            if time_ns(given, self.unit or "ns") is not None:
+                return as_date(given, self.unit)
+        return ""
+
+    @property
+    def is_of_handling(self) -> bool:
+        """Whether the name says that this is when a message was handled, or another time than the measurement's."""
+        return any(part in self.field.plain_name for part in _OF_HANDLING)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all values are the same."""
+        return len(set(self.field.values.values())) == 1
 
 
-def has_time_name(field: Field) -> bool:
-    """Return whether the field is named like a time."""
-    return _name_score(field) > 0
+def as_date(given: Scalar, unit: str | None) -> str:
+    """Return a time as it is in the message and, if it is a number in ``unit``, as a date."""
+    if unit is None:
+        return f"{given}"
+    found = time_ns(given, unit)
+    return f"{given}, which is {'no time' if found is None else iso_text(found)} if in {unit}"
 
 
 def time_fields(fields: Sequence[Field], count: int, now_ns: int) -> list[TimeField]:
-    """Return the fields that contain a time in each document that has the field, the most likely first.
+    """Return the fields that contain a time in nearly all documents that have the field, the most likely first.
 
     ``count``: the number of documents.
     """
     found = []
     for field in fields:
-        unit = "" if all(isinstance(value, str) for value in field.values.values()) else _unit(field, now_ns)
-        if unit is None or (unit == "" and not _are_times(field.values.values(), "ns")):
-            continue
-        found.append(TimeField(field, unit or None, _score(field, count)))
+        texts = sum(isinstance(value, str) for value in field.values.values())
+        units = [None] if 2 * texts > len(field.values) else [*UNIT_NS]
+        for unit in units:
+            usable = _count_times(field, unit, now_ns)
+            if usable and usable >= NEARLY_ALL * len(field.values):
+                found.append(TimeField(field, unit, usable, _score(field, count)))
+                break
     return sorted(found, key=lambda one: -one.score)
 
 
 def in_each_unit(value: int | Decimal) -> str:
     """Return what a number would be as a time in each unit, as plain dates."""
-    return ", ".join(f"{_date(value, unit)} if in {unit}" for unit in UNIT_NS)
+    dates = ((time_ns(value, unit), unit) for unit in UNIT_NS)
+    return ", ".join(f"{'no time' if found is None else iso_text(found)} if in {unit}" for found, unit in dates)
 
 
-def _unit(field: Field, now_ns: int) -> str | None:
-    """Return the only unit in which all values are times since 1990, or None if there is none."""
-    values = field.values.values()
-    if not all(_is_number(value) for value in values) or field.name.lower().endswith("id"):
-        return None
-    for unit in UNIT_NS:
-        if _are_times(values, unit, now_ns + _LATER_NS):
-            # A number of seconds may as well be any other count.
-            return unit if unit != "s" or has_time_name(field) else None
-    return None
-
-
-def _are_times(values: Iterable[Scalar], unit: str, latest_ns: int | None = None) -> bool:
-    try:
-        times = [_ns(value, unit) for value in values]
-    except ValueError:
-        return False
-    return latest_ns is None or all(_EARLIEST_NS <= one <= latest_ns for one in times)
-
-
-def _ns(value: Scalar, unit: str) -> int:
-    if isinstance(value, Decimal):
-        return parse_time(str(value).encode(), unit)
+def time_ns(value: Scalar, unit: str) -> int | None:
+    """Return a time in ns, or None if the value is none."""
     if value is None or isinstance(value, bool):
-        message = "not a time"
-        raise ValueError(message)
-    return parse_time(value, unit)
-
-
-def _is_number(value: Scalar) -> bool:
-    return isinstance(value, int | Decimal) and not isinstance(value, bool)
-
-
-def _date(value: int | Decimal, unit: str) -> str:
+        return None
     try:
-        return iso_text(_ns(value, unit))
+        return parse_time(str(value).encode() if isinstance(value, Decimal) else value, unit)
     except ValueError:
-        return "no time"
+        return None
 
 
-def _name_score(field: Field) -> int:
-    *_, name = field.words or ("",)
-    if name in _NAMES:
-        return 40
-    return 25 if any(part in name for part in _PARTS) or name.endswith(_ENDINGS) else 0
+def _count_times(field: Field, unit: str | None, now_ns: int) -> int:
+    """Return how many values are times: ISO-8601, or numbers in ``unit`` since 1990 in a field named like a time."""
+    if unit is not None and not (_has_time_words(field) or field.is_named_like_time):
+        # It may as well be a counter.
+        return 0
+    values = field.values.values()
+    right = [value for value in values if isinstance(value, str) == (unit is None)]
+    times = [found for value in right if (found := time_ns(value, unit or "ns")) is not None]
+    if unit is not None:
+        times = [found for found in times if _EARLIEST_NS <= found <= now_ns + _LATER_NS]
+    return len(times)
+
+
+def _has_time_words(field: Field) -> bool:
+    return not _WORDS.isdisjoint(field.words)
 
 
 def _score(field: Field, count: int) -> float:
     values = field.values
-    score = _name_score(field) + 20 * len(values) / count + 10 * len(set(values.values())) / len(values)
-    *around, name = field.words or ("",)
-    score -= 15 * any(part in name for part in _OF_HANDLING)
-    score -= 30 * bool(_LESS_LIKELY.intersection(around))
-    score += 10 * ("after" in around)
+    score = 40.0 * (field.plain_name in TIME_NAMES) or 25.0 * (_has_time_words(field) or field.is_named_like_time)
+    score += 20 * len(values) / count + 10 * len(set(values.values())) / len(values)
+    time = TimeField(field, None, 0, 0)
+    score -= 15 * time.is_of_handling + 100 * (time.is_constant and len(values) > _MANY)
+    score -= 30 * field.is_about_message
+    score += 10 * ("after" in field.segments)
     return score - len(field.segments)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -11,6 +14,8 @@ import pytest
 from joiner.cli.proposal.command import QUESTION, run
 from joiner.cli.proposal.sources import read_file
 from joiner.mapping.reading import MESSAGE_BYTES_MAX
+
+ROOT = Path(__file__).parents[5]
 
 
 def recorded(folder: Path, name: str, count: int = 30, **fields: object) -> str:
@@ -70,6 +75,46 @@ def test_the_topic_of_a_file_is_named_after_it(tmp_path: Path) -> None:
     assert read_file(tmp_path / "plant four (new).json", 5).topic == "plant_four_new_"
 
 
+def test_a_path_that_no_message_has_is_told_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [recorded(tmp_path, "speed"), recorded(tmp_path, "torque")]
+    assert run([*sources, "--time", "$.when", "--id", "$.x", "--output", str(tmp_path / "new.toml")]) == 2
+    assert "no message has a field $.when, $.x" in capsys.readouterr().err
+    assert not (tmp_path / "new.toml").exists()
+
+
+def test_a_misspelt_file_is_not_looked_for_in_kafka(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (str(tmp_path), str(tmp_path / "sped.jsonl"), ""):
+        assert run([name]) == 1
+        assert "there is no file" in capsys.readouterr().err
+
+
+def test_blank_lines_and_a_byte_order_mark_are_no_messages(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes("\ufeff{}\r\n\n {} \n".encode())
+    assert [one.value for one in read_file(tmp_path / "x.jsonl", 9).samples] == [b"{}", b"{}"]
+
+
+def test_what_is_in_messages_cannot_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([recorded(tmp_path, "speed", host="m\x1b[31m"), recorded(tmp_path, "torque", host="m\x1b[31m")]) == 0
+    assert "\x1b" not in "".join(capsys.readouterr())
+
+
+def test_the_file_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    sources = [recorded(tmp_path, "speed", é="a"), recorded(tmp_path, "torqu\u00e9")]
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}
+    program = [sys.executable, "-m", "joiner.cli.proposal", *sources]
+    printed = subprocess.run(program, env=environment, capture_output=True, timeout=60, check=True)
+    subprocess.run([*program, "--output", str(tmp_path / "new.toml")], env=environment, timeout=60, check=True)
+    assert tomllib.loads(printed.stdout.decode()) == tomllib.loads((tmp_path / "new.toml").read_text(encoding="utf-8"))
+
+
+def test_files_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a").mkdir()
+    assert run([recorded(tmp_path, "speed"), recorded(tmp_path / "a", "speed")]) == 1
+    assert "several files would be the topic speed" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -77,6 +122,7 @@ def test_the_topic_of_a_file_is_named_after_it(tmp_path: Path) -> None:
         ["x", "--samples", "0"],
         ["x", "--key", "machine"],
         ["x", "--time-unit", "h"],
+        ["x", "--time", "kafka.timestamp", "--id", "$.a"],
         ["x", "--config", "nowhere.toml"],
     ],
 )

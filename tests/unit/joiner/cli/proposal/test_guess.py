@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from joiner.cli.proposal.guess import Question
-from joiner.cli.proposal.samples import Sample, Source, UnusableSource
+from joiner.cli.proposal.samples import Question, Sample, Source, UnusableSource
 from tests.unit.joiner.cli.proposal.sampled import AT_MS, file_of, guessed, topic_of
 
 MACHINES = [f"m{number}" for number in range(6)]
@@ -57,7 +56,7 @@ def test_a_topic_that_no_field_partitions_is_refused_with_a_remedy() -> None:
 def test_messages_of_one_partition_without_a_key_are_all_of_one_thing() -> None:
     documents = [(None, {"ts": AT_MS + number, "rpm": number}) for number in range(9)]
     topic = guessed(topic_of(documents, name="press", partitions=1))
-    assert topic.key == "'press'"
+    assert topic.key == "'machine'"
     assert any("all messages have the same" in note for note in topic.notes)
 
 
@@ -188,9 +187,133 @@ def test_some_damaged_messages_are_only_noted() -> None:
     assert any("1 of 62 messages are not JSON" in note for note in guessed(source).notes)
 
 
-def test_a_path_that_no_message_has_is_a_question_with_the_fields() -> None:
-    with pytest.raises(Question, match=r"no message has a field \$\.when.*\$\.ts"):
-        guessed(topic_of(messages()), time="$.when")
+def test_an_answer_applies_to_the_topics_that_have_such_a_field() -> None:
+    assert guessed(topic_of(messages()), key="$.dev", time="$.when", id="$.no").key == "$.machine.id"
+    given = guessed(topic_of(messages()), key="$['machine']['id']", time="$['stored_at']", id="$.seq")
+    assert (given.key, given.time, given.id) == ("$.machine.id", "$.stored_at", "$.seq")
+
+
+def test_a_field_that_different_messages_share_is_not_an_id() -> None:
+    """A record with the same key, time and id as an earlier one would not be joined."""
+    for name in ("bid", "valid", "gatewayId", "txId", "paid"):
+        assert guessed(topic_of([(key, one | {"msgId": 0, name: one["seq"]}) for key, one in messages()])).id is None
+    shared = [*messages(200), ("m1", {**spindle(1), "rpm": 7})]
+    assert guessed(topic_of(messages(200))).id == "$.msgId"
+    assert guessed(topic_of(shared)).id is None
+    change = [
+        {"after": {"machine": "m1", "ts": AT_MS + number}, "rpm": number, "source": {"id": number}}
+        for number in range(30)
+    ]
+    assert guessed(file_of(change)).id is None
+
+
+@pytest.mark.parametrize("kind", ["metric_name", "sensorType", "name"])
+def test_quantities_are_told_apart_by_a_field_whose_name_ends_like_a_kind(kind: str) -> None:
+    documents: list[Any] = [
+        {"device": "m1", "ts": AT_MS + number, kind: ("temp", "hum")[number % 2], "value": number}
+        for number in range(99)
+    ]
+    del documents[7][kind]
+    assert {one.name for one in guessed(file_of(documents)).streams} == {"temp", "hum"}
+
+
+def test_a_field_that_may_divide_the_messages_is_told() -> None:
+    documents = [
+        {"device": "m1", "ts": AT_MS + number, "what": ("temp", "hum")[number % 2], "value": number}
+        for number in range(9)
+    ]
+    assert any("if $.what (hum, temp) says what is measured" in note for note in guessed(file_of(documents)).notes)
+
+
+def test_the_name_of_a_person_does_not_divide_the_messages() -> None:
+    documents = [
+        {"device": "m1", "ts": AT_MS + number, "operator": {"name": ("Ann", "Bob")[number % 2]}, "rpm": number}
+        for number in range(9)
+    ]
+    assert [one.name for one in guessed(file_of(documents)).streams] == ["rpm"]
+
+
+@pytest.mark.parametrize("odd", [None, 0, "later"])
+def test_single_messages_without_a_time_do_not_change_which_field_is_the_time(odd: Any) -> None:
+    documents: list[Any] = [
+        {"host": "m1", "measured_at": AT_MS + number, "received_at": AT_MS + number + 5, "rpm": number}
+        for number in range(100)
+    ]
+    documents[40]["measured_at"] = odd
+    topic = guessed(file_of(documents))
+    assert (topic.time, topic.time_unit) == ("$.measured_at", "ms")
+    assert any("1 of 100 messages have no likely time" in note for note in topic.notes)
+    assert [one.name for one in topic.streams] == ["rpm"]
+
+
+def test_a_time_that_never_changes_is_not_that_of_a_measurement() -> None:
+    documents = [
+        {"host": "m1", "t": AT_MS + number, "installed_at": "2020-01-01T00:00:00Z", "data": {"rpm": number}}
+        | {"header": {"calibrated_at": "2021-01-01T00:00:00Z"}}
+        for number in range(20)
+    ]
+    topic = guessed(file_of(documents))
+    assert topic.time == "$.t"
+    assert {one.time for one in topic.streams} == {None}
+
+
+def test_a_large_counter_is_a_value_and_not_a_time() -> None:
+    documents = [{"host": "m1", "ts": AT_MS + number, "rx_bytes": 1_300_000_000_000 + number} for number in range(9)]
+    assert [one.name for one in guessed(file_of(documents)).streams] == ["rx_bytes"]
+    del documents[0]["ts"]
+    topic = guessed(topic_of([("m1", {"host": "m1", "rx_bytes": one["rx_bytes"]}) for one in documents]))
+    assert topic.time == "kafka.timestamp"
+
+
+@pytest.mark.parametrize("name", ["heat", "volts", "lat", "cycle_time"])
+def test_a_number_is_not_taken_for_a_time_of_unknown_unit_by_its_letters(name: str) -> None:
+    topic = guessed(topic_of([("m1", {"host": "m1", name: number + 0.5}) for number in range(9)]))
+    assert (topic.time, topic.streams[0].name) == ("kafka.timestamp", name)
+
+
+def test_a_given_time_that_cannot_be_used_is_refused_with_the_reason() -> None:
+    documents = [{"host": "m1", "ts": "2024-05-01 12:00:00", "v": number} for number in range(9)]
+    with pytest.raises(UnusableSource, match=r"\$\.ts cannot be the time: '2024-05-01 12:00:00' has no offset"):
+        guessed(file_of(documents), time="$.ts")
+
+
+def test_an_answered_unit_is_shown_with_a_date() -> None:
+    topic = guessed(topic_of(messages()), time="$.ts", time_unit="ns")
+    assert topic.example == f"{AT_MS}, which is 1970-01-01T00:28:20Z if in ns"
+
+
+def test_single_messages_in_another_partition_do_not_make_a_topic_unusable() -> None:
+    documents = [*messages(90), (MACHINES[1], spindle(2))]
+    assert guessed(topic_of(documents)).key == "$.machine.id"
+
+
+def test_other_possible_keys_are_told() -> None:
+    documents = [
+        {"tenantId": "acme", "unit": f"press-{number % 3}", "machine": "m", "ts": AT_MS + number, "v": number}
+        for number in range(9)
+    ]
+    topic = guessed(file_of(documents))
+    assert topic.key == "$.unit"
+    assert any("other possible keys: $.machine" in note for note in topic.notes)
+
+
+@pytest.mark.parametrize("time", ["2024-05-01 12:00:00", None, {"a": 1}])
+def test_own_records_without_a_time_are_refused(time: Any) -> None:
+    document = {"thing": "m1", "quantity": "a", "phenomenonTime": time, "result": 1, "id": "i"}
+    with pytest.raises(UnusableSource, match="phenomenonTime"):
+        guessed(file_of([document] * 3))
+
+
+def test_the_unit_of_own_records_can_be_answered() -> None:
+    document = {"thing": "m1", "quantity": "a", "phenomenonTime": 86_400, "result": 1, "id": "i"}
+    with pytest.raises(Question, match="in which unit"):
+        guessed(file_of([document] * 3))
+    assert guessed(file_of([document] * 3), time_unit="s").time_unit == "s"
+
+
+def test_an_array_of_messages_is_refused() -> None:
+    with pytest.raises(UnusableSource, match="a line is an array of messages, but each message needs a line"):
+        guessed(file_of([[{"v": 1}, {"v": 2}]]))
 
 
 def test_deep_and_wide_messages_take_linear_space() -> None:

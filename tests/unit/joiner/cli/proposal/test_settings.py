@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joiner.cli.proposal.guess import Question
-from joiner.cli.proposal.samples import UnusableSource
+from broker.settings import SettingsError
+from joiner.cli.proposal.samples import Question, UnusableSource
 from joiner.cli.proposal.settings import JOINS_MAX, compose, try_out, without_common_things
 from tests.unit.joiner.cli.proposal.sampled import AT_MS, file_of, guessed, topic_of
 
@@ -32,7 +32,7 @@ def test_a_proposal_reads_the_messages_that_it_was_derived_from() -> None:
     speed, torque = try_out(proposal, topics)
     assert (speed.name, speed.topic, speed.things, speed.rejected) == ("speed", "plant.spindle", {"m1": 9}, 0)
     assert str(torque) == (
-        "torque (plant.lab): 9 records in 9 messages, 1 things (m1), 2023-11-14T22:13:20Z to 2023-11-14T22:13:20.008Z"
+        "torque (plant.lab): 9 records in 9 messages, 1 thing (m1), 2023-11-14T22:13:20Z to 2023-11-14T22:13:20.008Z"
     )
     assert not without_common_things(proposal, [speed, torque])
 
@@ -91,6 +91,43 @@ def test_topics_with_different_numbers_of_partitions_are_refused() -> None:
 def test_a_single_stream_is_refused() -> None:
     with pytest.raises(UnusableSource, match=r"only one stream to join \(a in x\): name another"):
         compose([guessed(file_of(documents("a"), "x"))])
+
+
+def test_messages_in_the_wrong_partition_would_be_rejected() -> None:
+    topics = [
+        guessed(topic_of([(f"m{number % 4}", one) for number, one in enumerate(documents("a"))], "x"), key="$.host"),
+        guessed(file_of(documents("b"), "y")),
+    ]
+    tried, _ = try_out(compose(topics), topics)
+    assert tried.rejected > 0
+    assert "belongs in partition" in str(tried)
+
+
+def test_joins_of_similar_names_have_names_of_their_own() -> None:
+    topics = [guessed(file_of(documents("speed", "torque", "torque_2", "torque 2"), "x"))]
+    proposal = compose(topics)
+    assert len({one["name"] for one in tomllib.loads(proposal.text)["join"]}) == 3
+    assert len(try_out(proposal, topics)) == 4
+
+
+def test_own_records_in_different_units_are_refused() -> None:
+    own = {"thing": "m1", "quantity": "a", "result": 1, "id": "i"}
+    topics = [guessed(file_of([own | {"phenomenonTime": time}] * 3, f"t{time}")) for time in (AT_MS, AT_MS // 1000)]
+    with pytest.raises(UnusableSource, match="times in one unit, not in ms, s"):
+        compose(topics)
+
+
+def test_the_environment_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSB_STREAM", "[]")
+    monkeypatch.setenv("LSB_TOPICS__DATA_FORMAT", "arrow")
+    topics = [guessed(file_of(documents("a", "b"), "x"))]
+    assert [one.name for one in try_out(compose(topics), topics)] == ["a", "b"]
+
+
+def test_a_topic_with_the_name_of_a_result_topic_is_refused() -> None:
+    topics = [guessed(file_of(documents("a", "b"), "machine_out"))]
+    with pytest.raises(SettingsError, match=r"would not be accepted: .*differ only in"):
+        try_out(compose(topics), topics)
 
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(
