@@ -192,7 +192,8 @@ def _token(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def _topic_filter(text: str) -> str:
+def topic_filter(text: str) -> str:
+    """Return an MQTT topic filter. Raises ValueError if ``text`` is none."""
     levels = text.split("/")
     misplaced = any(len(level) > 1 and set("+#") & set(level) for level in levels) or "#" in levels[:-1]
     # Python turns non-UTF-8 bytes in an environment variable into lone surrogates.
@@ -270,7 +271,7 @@ class MqttSettings(Section):
 
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=1883, ge=1, le=PORT_MAX)
-    topic: Annotated[str, AfterValidator(_topic_filter)] = "machine/states"
+    topic: Annotated[str, AfterValidator(topic_filter)] = "machine/states"
     username: str | None = None
     password: SecretStr | None = None
     password_file: SecretFile = None

@@ -1,6 +1,7 @@
 """The connector: turns MQTT events into Kafka records, and never loses an event that it has acknowledged.
 
     events.py           payload -> records and refusals             pure
+    numbers.py          number payload and topic -> a record        pure
     acknowledgement.py  which messages may be acknowledged          pure
     watermarks.py       which silent quantities get a watermark     pure
     batches.py          records of many events -> Arrow messages    pure

@@ -17,6 +17,7 @@ Failures:
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from typing import Final
@@ -24,8 +25,10 @@ from typing import Final
 from broker.metrics import TelemetryServer
 from broker.times import UNIT_NS
 from broker.wire.records import Watermark, encode
+from connector.events import Parsed, shown
 from connector.forwarding import Forwarder
 from connector.metrics import PublishTimes, register_metrics
+from connector.numbers import SKIPPED, NumberParser
 from connector.progress import Progress
 from connector.session import DISCONNECT_S, Message, MqttSession, SessionLostError
 from connector.settings import Settings
@@ -47,13 +50,21 @@ _WATERMARK_CHECKS: Final = 4
 
 
 class Bridge:
-    """Forwards events from MQTT to Kafka until ``is_stopping`` returns true."""
+    """Forwards events and plain numbers from MQTT to Kafka until ``is_stopping`` returns true.
 
-    def __init__(self, settings: Settings, is_stopping: Callable[[], bool]) -> None:
+    ``clock`` returns the time in nanoseconds since the epoch; it gives plain numbers their time.
+    """
+
+    def __init__(
+        self, settings: Settings, is_stopping: Callable[[], bool], clock: Callable[[], int] = time.time_ns
+    ) -> None:
         own = settings.connector
         self._is_stopping = is_stopping
         self._forwarder = Forwarder(settings)
         self._ledger = self._forwarder.ledger
+        # The random part distinguishes the ids of this run from those of all other runs.
+        self._numbers = NumberParser(own.number, settings.events.time_unit, clock, secrets.token_hex(8))
+        self._has_skipped = False
         self._session = MqttSession(settings.mqtt, own)
         self._watermarks = _WatermarkWriter(settings) if own.idle_after is not None else None
         self._progress = Progress()
@@ -152,13 +163,26 @@ class Bridge:
         if messages:
             self._back_off_s = _BACK_OFF_S[0]
         self._publish_times.began(len(messages))
-        found = self._forwarder.accept(messages)
+        found = self._forwarder.forward((one.topic, one.packet_id, self._parse(one)) for one in messages)
         if self._watermarks:
             for parsed in found:
                 for record in parsed.records:
                     self._watermarks.observe(parsed.thing, record.quantity, parsed.time_ns)
         records, rejected = sum(len(one.records) for one in found), sum(len(one.refusals) for one in found)
         self._progress.count(len(messages), records, rejected)
+
+    def _parse(self, message: Message) -> Parsed:
+        parsed = self._numbers.parse(message.topic, message.payload, is_retained=message.is_retained)
+        if parsed is None:
+            return self._forwarder.parser.parse(message.payload)
+        if parsed is SKIPPED and not self._has_skipped:
+            self._has_skipped = True
+            logger.warning(
+                "skipped the retained message of the topic %s, because a retained number has no known time; "
+                "further retained numbers are skipped without a message",
+                shown(message.topic),
+            )
+        return parsed
 
     def _write_watermarks(self, watermarks: _WatermarkWriter, listening_ns: int) -> None:
         due = watermarks.collect(listening_ns, is_confirmed=not len(self._ledger))

@@ -42,6 +42,9 @@ THING: Final = "Thing"
 TIME: Final = "Timestamp"
 IDENTITY: Final = "id"
 
+UNREADABLE_TOPIC: Final = "(not UTF-8)"
+"""Stands for the name of an MQTT topic that is not UTF-8."""
+
 NOT_AN_OBJECT: Final = "not a JSON object"
 """What the reason begins with if a payload is in another format."""
 
@@ -161,16 +164,18 @@ class Parser:
             time, time_ns = self._time(texts)
             _check_size(len(texts) - len((THING, TIME, IDENTITY)), thing, identity, len(payload))
         except UnusableError as error:
-            return Parsed("", 0, [], [Refusal(payload, _short(str(error)))])
+            return Parsed("", 0, [], [Refusal(payload, short(str(error)))])
         records: list[Record] = []
         reasons: dict[str, str] = {}
         for name, text in texts.items():
             if name in (THING, TIME, IDENTITY):
                 continue
             try:
-                records.append(Record(thing, _quantity_name(name), time, _number(name, text), identity))
+                records.append(
+                    Record(thing, _quantity_name(name), time, number_in(text, f"quantity {shown(name)}"), identity)
+                )
             except UnusableError as error:
-                reasons[name] = _short(str(error))
+                reasons[name] = short(str(error))
         if not records and not reasons:
             return Parsed("", 0, [], [Refusal(payload, "the event has no quantity")])
         return Parsed(thing, time_ns, records, _refusals_of_parts(payload, texts, reasons))
@@ -205,6 +210,46 @@ def dead_letter(refusal: Refusal, mqtt_topic: str) -> Rejected:
     return reject(refusal.value, refusal.reason, source="connector", topic=topic, identity=refusal.identity)
 
 
+def number_in(text: bytes, what: str) -> float:
+    """Return a JSON number as a float, or as an int if it is an integer below `_EXACT_INT_MAX` in magnitude.
+
+    Raises `UnusableError` if ``text``, a JSON value, is not a number or is beyond the range of float64. ``what`` it is
+    begins the reason.
+    """
+    other = _OTHER_TYPES.get(text[0])
+    if other is not None:
+        message = f"{what} is {other}, not a number"
+        raise UnusableError(message)
+    value = float(text)
+    if not math.isfinite(value):
+        message = f"{what} is beyond the range of a 64-bit float: {shown(text)}"
+        raise UnusableError(message)
+    is_integer = text.removeprefix(b"-").isdigit()
+    return int(text) if is_integer and abs(value) < _EXACT_INT_MAX else value
+
+
+def measured(name: str, what: str) -> str:
+    """Return the name of a thing, quantity or event. Raises `UnusableError` if it is empty or too long."""
+    if not name:
+        message = f"{what} is empty"
+        raise UnusableError(message)
+    if len(name) > NAME_LENGTH_MAX:
+        message = f"{what} has {len(name)} characters, more than {NAME_LENGTH_MAX}"
+        raise UnusableError(message)
+    return name
+
+
+def shown(value: str | bytes) -> str:
+    """Return the beginning of a value, for a reason."""
+    text = value.decode(errors="replace") if isinstance(value, bytes) else repr(value)
+    return text if len(text) <= _SHOWN_LENGTH_MAX else text[:_SHOWN_LENGTH_MAX] + "..."
+
+
+def short(reason: str) -> str:
+    """Return a reason of at most `REASON_LENGTH_MAX` characters, or its beginning."""
+    return reason if len(reason) <= REASON_LENGTH_MAX else reason[:REASON_LENGTH_MAX] + "..."
+
+
 def _check_size(quantities: int, thing: str, identity: str, payload_bytes: int) -> None:
     """Raise `UnusableError` if an event has too many quantities, or its records would be much larger than the event."""
     if quantities > QUANTITIES_MAX:
@@ -226,7 +271,7 @@ def _refusals_of_parts(payload: bytes, texts: dict[str, bytes], reasons: dict[st
     if len(reasons) > REFUSED_MAX:
         first = next(iter(reasons.values()))
         reason = f"{len(reasons)} quantities of the event are invalid (limit {REFUSED_MAX}); the first error: {first}"
-        return [Refusal(payload, _short(reason))]
+        return [Refusal(payload, short(reason))]
     digest = hashlib.sha256(payload).hexdigest()
     return [
         Refusal(_part_of_event(texts, name), reason, _identity_of_part(digest, name))
@@ -269,7 +314,7 @@ def _refuse_repeated_names(payload: bytes, texts: dict[str, bytes]) -> None:
     seen: set[str] = set()
     for name, _value in pairs:
         if name in seen:
-            message = f"the member {_shown(name)} occurs more than once"
+            message = f"the member {shown(name)} occurs more than once"
             raise UnusableError(message)
         seen.add(name)
 
@@ -282,40 +327,13 @@ def _name(texts: dict[str, bytes], member: str) -> str:
     try:
         name: str = _strings.decode(text)
     except ValueError as error:
-        message = f"{member} must be a string, not {_shown(text)}"
+        message = f"{member} must be a string, not {shown(text)}"
         raise UnusableError(message) from error
-    return _measured(name, member)
+    return measured(name, member)
 
 
 def _quantity_name(name: str) -> str:
-    return _measured(name, f"the name of quantity {_shown(name)}")
-
-
-def _measured(name: str, what: str) -> str:
-    if not name:
-        message = f"{what} is empty"
-        raise UnusableError(message)
-    if len(name) > NAME_LENGTH_MAX:
-        message = f"{what} has {len(name)} characters, more than {NAME_LENGTH_MAX}"
-        raise UnusableError(message)
-    return name
-
-
-def _number(name: str, text: bytes) -> float:
-    """Return a JSON number as a float, or as an int if it is an integer below `_EXACT_INT_MAX` in magnitude.
-
-    Raises `UnusableError` if ``text`` is not a number, or if the number is beyond the range of float64.
-    """
-    other = _OTHER_TYPES.get(text[0])
-    if other is not None:
-        message = f"quantity {_shown(name)} is {other}, not a number"
-        raise UnusableError(message)
-    value = float(text)
-    if not math.isfinite(value):
-        message = f"quantity {_shown(name)} is beyond the range of a 64-bit float: {_shown(text)}"
-        raise UnusableError(message)
-    is_integer = text.removeprefix(b"-").isdigit()
-    return int(text) if is_integer and abs(value) < _EXACT_INT_MAX else value
+    return measured(name, f"the name of quantity {shown(name)}")
 
 
 def _part_of_event(texts: dict[str, bytes], name: str) -> bytes:
@@ -329,12 +347,3 @@ def _identity_of_part(digest: str, name: str) -> str:
     if len(name) > NAME_LENGTH_MAX:
         name = f"{name[:NAME_LENGTH_MAX]}...{hashlib.sha256(name.encode()).hexdigest()[:16]}"
     return f"mqtt:{digest[:32]}:{name}"
-
-
-def _shown(value: str | bytes) -> str:
-    text = value.decode(errors="replace") if isinstance(value, bytes) else repr(value)
-    return text if len(text) <= _SHOWN_LENGTH_MAX else text[:_SHOWN_LENGTH_MAX] + "..."
-
-
-def _short(reason: str) -> str:
-    return reason if len(reason) <= REASON_LENGTH_MAX else reason[:REASON_LENGTH_MAX] + "..."

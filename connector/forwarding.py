@@ -25,14 +25,14 @@ _KAFKA_LOG = client_logger("connector.librdkafka")
 
 
 class Forwarder:
-    """Forwards events to Kafka. ``ledger``: the events in flight."""
+    """Forwards events to Kafka. ``ledger``: the events in flight. ``parser``: parses events."""
 
     def __init__(self, settings: Settings) -> None:
         """Connect to Kafka in the background."""
         own = settings.connector
         self.ledger = Ledger(messages_max=own.in_flight_max, bytes_max=own.in_flight_bytes_max)
         self._settings = settings
-        self._parser = Parser(settings.events.time_unit, settings.events.event_bytes_max)
+        self.parser = Parser(settings.events.time_unit, settings.events.event_bytes_max)
         self._batches = _record_batches(settings) if settings.topics.has_rows else None
         self._producer = LastingProducer[Tickets](
             settings.kafka,
@@ -54,16 +54,23 @@ class Forwarder:
     def accept(self, events: Iterable[tuple[str, bytes, int]]) -> list[Parsed]:
         """Send the records and the dead letters of events. Return what each event contains.
 
-        An event is given as its source, named in its dead letters, its content, and the number by which the ledger
-        releases it; `NO_PACKET` is not returned by the ledger.
+        An event is given as its source, its content and its number; see `forward`, which also says what is raised.
+        """
+        parse = self.parser.parse
+        return self.forward((source, number, parse(payload)) for source, payload, number in events)
+
+    def forward(self, messages: Iterable[tuple[str, int, Parsed]]) -> list[Parsed]:
+        """Send the records and the dead letters of parsed messages. Return what each message contains.
+
+        A message is given as its source, named in its dead letters, the number by which the ledger releases it, and
+        its content, which may be empty; `NO_PACKET` is not returned by the ledger.
         Raises `broker.kafka.producer.DeliveryError`.
         """
         found: list[Parsed] = []
         data: list[Outgoing[Tickets]] = []
         dead: list[Outgoing[Tickets]] = []
-        ledger, parse, batches = self.ledger, self._parser.parse, self._batches
-        for source, payload, number in events:
-            parsed = parse(payload)
+        ledger, batches = self.ledger, self._batches
+        for source, number, parsed in messages:
             found.append(parsed)
             key = parsed.thing.encode()
             records = [encode(record) for record in parsed.records] if batches is None else []
@@ -77,7 +84,9 @@ class Forwarder:
                 # Count all records of a part as one: they are in one message, so Kafka confirms them together.
                 count += len(parts)
                 size_bytes += len(parts) * RECORD_OVERHEAD_BYTES + batches.size_of(parsed.records)
-            ticket = ledger.add(number, size_bytes, count)
+            ticket = ledger.add(number, size_bytes, max(count, 1))
+            if not count:
+                ledger.confirm(ticket)  # nothing to wait for, but messages are acknowledged in order
             if batches is not None:
                 for part in parts:
                     batches.add(parsed.thing, parsed.time_ns, part, ticket)

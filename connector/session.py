@@ -27,7 +27,8 @@ from paho.mqtt.properties import MQTTException
 from paho.mqtt.reasoncodes import ReasonCode
 
 from broker.settings import MqttSettings
-from connector.settings import ConnectorSettings
+from connector.events import UNREADABLE_TOPIC
+from connector.settings import ConnectorSettings, subscriptions
 
 logger = logging.getLogger(__name__)
 
@@ -69,11 +70,15 @@ class SessionRefusedError(Exception):
 
 
 class Message(NamedTuple):
-    """A message received from the MQTT broker. ``packet_id`` is 0 if the message was sent at QoS 0."""
+    """A message received from the MQTT broker. ``packet_id`` is 0 if the message was sent at QoS 0.
+
+    ``is_retained``: whether the broker had stored it, and sends it because of a new subscription.
+    """
 
     topic: str
     payload: bytes
     packet_id: int
+    is_retained: bool = False
 
 
 class MqttSession:
@@ -85,11 +90,12 @@ class MqttSession:
     def __init__(self, mqtt: MqttSettings, connector: ConnectorSettings) -> None:
         self._mqtt = mqtt
         self._connector = connector
+        self._filters = subscriptions(mqtt.topic, connector.number)
         self._client: Client | None = None
         self._arrived: list[Message] = []
         self._connack: tuple[bool, ReasonCode] | None = None
         self._refusal: tuple[str, ReasonCode] | None = None
-        self._was_connected = False
+        self._was_connected = self._is_resumed = False
 
     @property
     def address(self) -> str:
@@ -121,9 +127,11 @@ class MqttSession:
             client.connect(self._mqtt.host, self._mqtt.port, self._connector.keep_alive // 10**9)
         except (OSError, ValueError) as error:
             self._lose(str(error))
-        session_present, _ = self._await_connack(client, deadline_s)
-        self._report_connection(session_present=session_present)
-        client.subscribe(self._mqtt.topic, 1)
+        self._is_resumed, _ = self._await_connack(client, deadline_s)
+        if self._was_connected and not self._is_resumed:
+            logger.warning("the MQTT broker has lost the session: messages may have been lost with it")
+        self._was_connected = True
+        client.subscribe([(one, 1) for one in self._filters])
 
     def wait(self, timeout_s: float, *, reading: bool) -> bool:
         """Wait up to ``timeout_s`` until packets can be received or sent; return whether to call `receive`.
@@ -255,13 +263,6 @@ class MqttSession:
         name = self._connector.client_id
         self._lose(f"{error_string(code)} (if this repeats: is another connector using the client id {name!r}?)")
 
-    def _report_connection(self, *, session_present: bool) -> None:
-        if self._was_connected and not session_present:
-            logger.warning("the MQTT broker has lost the session: messages may have been lost with it")
-        self._was_connected = True
-        state = "resumed" if session_present else "new"
-        logger.info("connected to MQTT at %s with a %s session, topic %s", self.address, state, self._mqtt.topic)
-
     def _on_connect(self, _client: Client, _data: object, flags: Any, reason: ReasonCode, _properties: object) -> None:
         self._connack = (flags.session_present, reason)
 
@@ -269,14 +270,22 @@ class MqttSession:
         try:
             topic = message.topic
         except UnicodeDecodeError:
-            topic = "(not UTF-8)"
-        self._arrived.append(Message(topic, bytes(message.payload), message.mid if message.qos else 0))
+            topic = UNREADABLE_TOPIC
+        packet_id = message.mid if message.qos else 0
+        self._arrived.append(Message(topic, bytes(message.payload), packet_id, message.retain))
 
     def _on_subscribe(
         self, _client: Client, _data: object, _mid: int, reasons: list[ReasonCode], _properties: object
     ) -> None:
-        if reasons[0].getName() != "Granted QoS 1":
-            self._refusal = (f"the subscription to {self._mqtt.topic!r} at QoS 1", reasons[0])
+        for one, reason in zip(self._filters, reasons, strict=True):  # ValueError: a malformed packet
+            if reason.getName() != "Granted QoS 1":
+                self._refusal = (f"the subscription to {one!r} at QoS 1", reason)
+                return
+        # Only now is every message received that is published from now on.
+        state = "resumed" if self._is_resumed else "new"
+        logger.info(
+            "connected to MQTT at %s with a %s session, topic %s", self.address, state, ", ".join(self._filters)
+        )
 
     def _give_up(self, what: str, reason: ReasonCode) -> NoReturn:
         self._drop()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+import re
+from collections.abc import Mapping, Sequence
+from itertools import combinations, zip_longest
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from broker.settings import (
     Duration,
@@ -17,8 +19,72 @@ from broker.settings import (
     ServiceSettings,
     TopicSettings,
     duration_between,
+    topic_filter,
 )
 from broker.times import parse_duration
+
+_NAME: Final = re.compile(r"\{([a-zA-Z][a-zA-Z0-9_]{0,31})\}")
+
+_SHARED: Final = "$share/"
+"""What the filter of a shared subscription begins with."""
+
+
+def _topic_template(text: str) -> str:
+    topic_filter(text)
+    names = []
+    for level in text.split("/"):
+        if (name := _NAME.fullmatch(level)) is not None:
+            names.append(name[1])
+        elif set("{}") & set(level):
+            raise ValueError(
+                "each {name} must be an entire level of the topic, and a name must be 1 to 32 letters, digits or '_', "
+                "the first a letter"
+            )
+    if len(names) > len(set(names)):
+        raise ValueError("no {name} may occur more than once")
+    if text.startswith(_SHARED):
+        raise ValueError("must not be a shared subscription")
+    return text
+
+
+def _name_template(text: str) -> str:
+    names = _NAME.findall(text)
+    if set("{}") & set(_NAME.sub("", text)) or len(names) > len(set(names)):
+        raise ValueError("must consist of text and names of the topic, such as {thing}, each at most once")
+    return text
+
+
+NameTemplate = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_name_template)]
+"""The text of a name, in which each ``{name}`` stands for a level of the MQTT topic. It is so short that a record is
+not much larger than the topic that it comes from."""
+
+
+class NumberSettings(Section):
+    """A ``[[connector.number]]``: MQTT topics whose messages are plain numbers, and the names in their records."""
+
+    topic: Annotated[str, AfterValidator(_topic_template)]
+    """An MQTT topic filter in which ``{name}``, as an entire level, matches any level, like ``+``."""
+
+    thing: NameTemplate = "{thing}"
+    """The thing; each ``{name}`` stands for that level of the topic."""
+
+    quantity: NameTemplate = "{quantity}"
+    """The quantity, as for ``thing``."""
+
+    @model_validator(mode="after")
+    def _names_are_levels(self) -> Self:
+        levels = self.topic.split("/")
+        for setting, text in (("thing", self.thing), ("quantity", self.quantity)):
+            for name in _NAME.findall(text):
+                if f"{{{name}}}" not in levels:
+                    message = f"{setting} is {text!r}, but {{{name}}} is not a level of the topic {self.topic!r}"
+                    raise ValueError(message)
+        return self
+
+    @property
+    def filter(self) -> str:
+        """The MQTT topic filter, with ``+`` in place of each name."""
+        return "/".join("+" if level.startswith("{") else level for level in self.topic.split("/"))
 
 
 class ConnectorSettings(Section):
@@ -62,6 +128,19 @@ class ConnectorSettings(Section):
     like the joiner's ``application.max_future_skew``. Otherwise a single record from the year 2200 would make every
     later record late."""
 
+    number: Annotated[list[NumberSettings], Field(max_length=100)] = Field(default_factory=list)
+    """The topics whose messages are plain numbers, at most 100 templates. The first one that matches is used."""
+
+
+def subscriptions(topic: str, numbers: Sequence[NumberSettings]) -> list[str]:
+    """Return the filters to subscribe to: that of the events and those of the numbers, without those inside another.
+
+    A broker may deliver a message once for each matching subscription. Since no two of these filters overlap
+    (`Settings` refuses all other overlaps), each message is delivered once.
+    """
+    filters = list(dict.fromkeys([topic, *(one.filter for one in numbers)]))
+    return [one for one in filters if not any(other != one and _covers(other, one) for other in filters)]
+
 
 class Settings(ServiceSettings):
     """All settings of the connector."""
@@ -73,6 +152,66 @@ class Settings(ServiceSettings):
     metrics: MetricsSettings = MetricsSettings.model_validate({})
     connector: ConnectorSettings = ConnectorSettings.model_validate({})
 
+    @model_validator(mode="after")
+    def _each_message_arrives_once(self) -> Self:
+        numbers = [(f"connector.number.{place}.topic", one.filter) for place, one in enumerate(self.connector.number)]
+        for (before, earlier), (name, later) in combinations(numbers, 2):
+            if _covers(earlier, later):
+                message = (
+                    f"{name} never applies, because {before} matches the same topics: move it before that, or remove it"
+                )
+                raise ValueError(message)
+        for (left, one), (right, other) in combinations([("mqtt.topic", self.mqtt.topic), *numbers], 2):
+            if _overlap(one, other) and not (_covers(one, other) or _covers(other, one)):
+                message = (
+                    f"{left} and {right} overlap, so the MQTT broker could deliver a message twice: change them so "
+                    "that no topic matches both, or so that one of them matches all topics of the other"
+                )
+                raise ValueError(message)
+        return self
+
     def needs_arrow(self) -> str | None:
         """See `ServiceSettings.needs_arrow`."""
         return "topics.data_format" if self.topics.has_rows else None
+
+
+def _levels(text: str) -> tuple[list[str], bool]:
+    """Return the levels of a topic filter, at least one, and whether its subscription is shared."""
+    is_shared = text.startswith(_SHARED)
+    return text.split("/")[2 if is_shared else 0 :] or [""], is_shared
+
+
+def _are_apart(one: list[str], other: list[str]) -> bool:
+    """Return whether one filter begins with a wildcard, and so does not match the broker's own topics of the other."""
+    return any(left[0] in {"+", "#"} and right[0].startswith("$") for left, right in ((one, other), (other, one)))
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Return whether some topic matches both filters."""
+    (left, _), (right, _) = _levels(one), _levels(other)
+    if _are_apart(left, right):
+        return False
+    for a, b in zip_longest(left, right):
+        if "#" in {a, b}:
+            return True
+        if a is None or b is None or (a != b and "+" not in {a, b}):
+            return False
+    return True
+
+
+def _covers(wide: str, narrow: str) -> bool:
+    """Return whether a subscription to ``wide`` delivers all that one to ``narrow`` does.
+
+    A shared subscription covers only itself, because it delivers some of its messages to other clients.
+    """
+    (left, is_shared), (right, is_also_shared) = _levels(wide), _levels(narrow)
+    if is_shared or is_also_shared:
+        return wide == narrow
+    if _are_apart(left, right):
+        return False
+    for a, b in zip_longest(left, right):
+        if a == "#":
+            return True
+        if a is None or b is None or (a != b and (a != "+" or b == "#")):
+            return False
+    return True

@@ -114,16 +114,22 @@ class Pipeline:
         wait_until(lambda: self.count_logged(words) > before, f"the connector logs {words!r}")
 
     def publish(self, payloads: Sequence[bytes], per_second: int | None = None) -> None:
-        """Publish in order at QoS 1, limited to ``per_second``. Return when the broker has acknowledged everything."""
+        """Publish events in order at QoS 1, limited to ``per_second``. Return when the broker has acknowledged all."""
+        self.publish_to([(f"{self.name}/states", payload) for payload in payloads], per_second)
+
+    def publish_to(
+        self, messages: Sequence[tuple[str, bytes]], per_second: int | None = None, *, retain: bool = False
+    ) -> None:
+        """Publish messages, each with its topic, as `publish` does."""
         client = Client(CallbackAPIVersion.VERSION2)
         client.connect(self.mqtt_host, self.mqtt_port)
         client.loop_start()
         infos = []
         began_s = time.monotonic()
-        for count, payload in enumerate(payloads):
+        for count, (topic, payload) in enumerate(messages):
             if per_second is not None and count % 40 == 0:
                 _wait_for_turn(began_s + count / per_second)
-            infos.append(client.publish(f"{self.name}/states", payload, qos=1))
+            infos.append(client.publish(topic, payload, qos=1, retain=retain))
         for info in infos:
             info.wait_for_publish(DEADLINE_S)
             assert info.is_published(), f"the broker acknowledged no message within {DEADLINE_S} s"

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +15,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.partitioner import partition_of
-from broker.wire.records import REJECTED_BYTES_MAX, Watermark, decode_data
-from tests.integration.connector_pipeline import PARTITIONS, Pipeline, connector_pipeline, event, events, expected
-from tests.integration.services import DEADLINE_S, stop, wait_until
+from broker.wire.records import REJECTED_BYTES_MAX, Record, Watermark, decode_data
+from tests.integration.connector_pipeline import (
+    FLOW_PER_SECOND,
+    PARTITIONS,
+    Pipeline,
+    connector_pipeline,
+    event,
+    events,
+    expected,
+)
+from tests.integration.services import DEADLINE_S, kill, stop, wait_until
 
 if TYPE_CHECKING:
     from tests.integration.conftest import MqttAddress
@@ -152,6 +163,72 @@ def test_a_silent_quantity_gets_a_watermark_in_its_things_partition(pipeline: Pi
         assert partition == partition_of(b"R0815", PARTITIONS)
         assert isinstance(watermark.time, int)
         assert 1554096460415 < watermark.time <= 1554096460415 + 1_000 * count - 500
+
+
+def test_plain_numbers_and_events_arrive_whatever_kills_the_connector(pipeline: Pipeline) -> None:
+    """A plain number may become several records after a kill, but never none."""
+    name = pipeline.name
+    templates = [
+        {"topic": f"{name}/plant/{{site}}/{{thing}}/{{quantity}}", "thing": "{site}-{thing}"},
+        {"topic": f"{name}/meter/{{thing}}/#", "quantity": "energy"},
+    ]
+    count = 3_000
+    numbers = [
+        (f"{name}/plant/s{n % 2}/oven{n % 3}/temperature", b"%d.5\n" % n)
+        if n % 2
+        else (f"{name}/meter/m1/kwh", b"%d" % n)
+        for n in range(count)
+    ]
+    of_events = [(f"{name}/states", payload) for payload in events(count)]
+    mixed = [message for pair in zip(numbers, of_events, strict=True) for message in pair]
+    # The broker sends retained numbers on each subscription, long after they were measured.
+    retained = [(f"{name}/plant/s1/oven1/temperature", b"-1"), (f"{name}/meter/m1/kwh", b"-1")]
+    pipeline.publish_to(retained, retain=True)
+
+    before_ms = time.time_ns() // 10**6
+    process = pipeline.start(LSB_CONNECTOR__NUMBER=json.dumps(templates))
+    # Only then does the broker have the subscriptions of the new session.
+    pipeline.wait_until_logged("skipped the retained message")
+    publisher = threading.Thread(target=pipeline.publish_to, args=(mixed, FLOW_PER_SECOND))
+    publisher.start()
+    pipeline.wait_for_records(count // 2)
+    kill(process)
+    # A message for a session that exists is no replay of a retained message, although it will be retained.
+    live = [(f"{name}/plant/s1/oven1/temperature", b"-2")]
+    pipeline.publish_to(live, retain=True)
+    process = pipeline.start(LSB_CONNECTOR__NUMBER=json.dumps(templates))
+    publisher.join()
+    pipeline.publish_to([(f"{name}/meter/m1", b"off"), (f"{name}/plant/s1/oven1/", b"1")])
+    pipeline.wait_for_all(count)
+    wait_until(
+        lambda: {record.result for record in of_numbers(pipeline)} >= values_of(numbers + live), "all numbers arrive"
+    )
+    wait_until(lambda: len(pipeline.dead_letters()) >= 2, "the dead letters arrive")
+    assert stop(process) == 0
+    pipeline.publish_to([(topic, b"") for topic, _ in retained], retain=True)
+
+    found = of_numbers(pipeline)
+    assert {record.result for record in found} == values_of(numbers + live)
+    assert len({record.id for record in found}) == len(found)
+    assert {(record.thing, record.quantity) for record in found} == {
+        ("s1-oven0", "temperature"), ("s1-oven1", "temperature"), ("s1-oven2", "temperature"), ("m1", "energy"),
+    }  # fmt: skip
+    assert all(isinstance(record.phenomenonTime, int) for record in found)
+    assert all(before_ms <= int(record.phenomenonTime) <= time.time_ns() // 10**6 for record in found)
+    letters = {letter.topic: letter.reason for letter in pipeline.dead_letters()}
+    assert letters.keys() == {f"{name}/meter/m1", f"{name}/plant/s1/oven1/"}
+    assert "the quantity in the MQTT topic is empty" in letters[f"{name}/plant/s1/oven1/"]
+    assert "not a number as in JSON: off" in letters[f"{name}/meter/m1"]
+
+
+def of_numbers(pipeline: Pipeline) -> list[Record]:
+    """Return the records of plain numbers."""
+    return [record for record in pipeline.records() if record.quantity in {"temperature", "energy"}]
+
+
+def values_of(numbers: list[tuple[str, bytes]]) -> set[float]:
+    """Return the values of plain numbers, given as topics and payloads."""
+    return {float(payload) for _topic, payload in numbers}
 
 
 def test_topics_that_do_not_fit_end_the_connector_with_the_way_out(pipeline: Pipeline) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from broker.kafka.producer import Outgoing
 from connector.bridge import Bridge
 from connector.session import Message
@@ -29,6 +31,14 @@ class KeepingProducer:
 def bridge() -> tuple[Bridge, KeepingProducer]:
     own = ConnectorSettings(in_flight_bytes_max=4 * MIB)
     found, producer = Bridge(Settings(connector=own), lambda: False), KeepingProducer()
+    found._forwarder._producer = producer  # type: ignore[assignment] # only `send` is used here
+    return found, producer
+
+
+def bridge_for_numbers() -> tuple[Bridge, KeepingProducer]:
+    number = {"topic": "plant/{thing}/{quantity}"}
+    own = ConnectorSettings.model_validate({"number": [number], "idle_after": "1s"})
+    found, producer = Bridge(Settings(connector=own), lambda: False, lambda: 7_999_999), KeepingProducer()
     found._forwarder._producer = producer  # type: ignore[assignment] # only `send` is used here
     return found, producer
 
@@ -90,3 +100,59 @@ def test_at_a_stop_accepted_messages_are_sent_without_waiting_for_more() -> None
     found._finish()
     assert len(flushed) == 1
     assert not len(found._ledger)
+
+
+def test_numbers_and_events_are_told_apart_by_their_topics() -> None:
+    found, producer = bridge_for_numbers()
+    found._accept(
+        [
+            Message("plant/oven/power", b"1.5", 1),
+            Message("machine/states", event(1), 2),
+            Message("plant/oven/power", event(1), 3),
+            Message("machine/states", b"1.5", 4),
+        ]
+    )
+    told = [json.loads(sent.value) for sent in producer.sent]
+    records, letters = told[:2], told[2:]
+    assert (records[0]["thing"], records[0]["quantity"], records[0]["result"]) == ("oven", "power", 1.5)
+    assert records[0]["phenomenonTime"] == 7
+    assert records[1]["thing"] == "t" * 40
+    assert [letter["topic"] for letter in letters] == ["plant/oven/power", "machine/states"]
+    assert found._ledger.release() == []
+    for sent in producer.sent:
+        found._ledger.confirm(sent.ticket)
+    assert found._ledger.release() == [1, 2, 3, 4]
+
+
+def test_the_ids_of_two_runs_are_different() -> None:
+    ids = set()
+    for found, producer in (bridge_for_numbers(), bridge_for_numbers()):
+        found._accept([Message("plant/oven/power", b"1.5", 1)] * 2)
+        ids |= {json.loads(sent.value)["id"] for sent in producer.sent}
+    assert len(ids) == 4
+
+
+def test_retained_numbers_are_acknowledged_in_order_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    found, producer = bridge_for_numbers()
+    retained = Message("plant/oven/power", b"1.5", 1, is_retained=True)
+    event_retained = Message("machine/states", event(1), 2, is_retained=True)
+    found._accept([retained, event_retained, retained._replace(packet_id=3)])
+    assert len(producer.sent) == 1
+    assert found._ledger.release() == [1]
+    found._ledger.confirm(producer.sent[0].ticket)
+    assert found._ledger.release() == [2, 3]
+    assert caplog.text.count("skipped the retained message of the topic 'plant/oven/power'") == 1
+
+
+def test_a_silent_quantity_of_plain_numbers_gets_a_watermark() -> None:
+    found, producer = bridge_for_numbers()
+    times_ns = iter([10**9, 3 * 10**9])
+    found._numbers._clock = lambda: next(times_ns)
+    found._accept([Message("plant/oven/silent", b"1", 1)])
+    watermarks = found._watermarks
+    assert watermarks is not None
+    watermarks.collect(2 * 10**9, is_confirmed=True)
+    found._accept([Message("plant/oven/power", b"1", 2)])
+    ((key, value),) = watermarks.collect(10**8, is_confirmed=True) or watermarks.collect(10**9 // 4, is_confirmed=True)
+    assert (key, json.loads(value)) == (b"oven", {"mark": 2000, "quantity": "silent", "thing": "oven"})
+    assert len(producer.sent) == 2

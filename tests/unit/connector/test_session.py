@@ -8,7 +8,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -60,12 +60,14 @@ def broker() -> Iterator[ScriptedBroker]:
     found.listener.close()
 
 
-def session_to(broker: ScriptedBroker, *script: bytes, keep_alive: str = "30s") -> MqttSession:
+def session_to(
+    broker: ScriptedBroker, *script: bytes, keep_alive: str = "30s", numbers: Sequence[str] = ()
+) -> MqttSession:
     broker.script = list(script)
     threading.Thread(target=broker.serve, daemon=True).start()
     session = MqttSession(
         MqttSettings(port=broker.listener.getsockname()[1]),
-        ConnectorSettings.model_validate({"keep_alive": keep_alive}),
+        ConnectorSettings.model_validate({"keep_alive": keep_alive, "number": [{"topic": one} for one in numbers]}),
     )
     broker.sessions.append(session)
     return session
@@ -83,6 +85,28 @@ def test_a_message_that_comes_with_the_greeting_is_not_lost(broker: ScriptedBrok
     session = session_to(broker, ACCEPTED + MESSAGE + SUBSCRIBED + MESSAGE)
     session.connect()
     assert receive_all(session, 2) == [Message("t", b"abc", 7)] * 2
+
+
+def test_all_topics_are_subscribed_to_and_a_retained_message_is_marked(broker: ScriptedBroker) -> None:
+    both = SUBSCRIBED.replace(b"\x03\x00\x01\x01", b"\x04\x00\x01\x01\x01")
+    retained = b"\x33" + MESSAGE[1:]
+    session = session_to(broker, ACCEPTED + both + retained + MESSAGE, numbers=["plant/{thing}/{quantity}"])
+    session.connect()
+    assert receive_all(session, 2) == [Message("t", b"abc", 7, is_retained=True), Message("t", b"abc", 7)]
+    session.close()
+    assert broker.ended.wait(WAIT_S)
+    assert b"\x00\x0emachine/states\x01\x00\x09plant/+/+\x01" in broker.received[0]
+
+
+def test_a_refusal_names_the_subscription_that_is_refused(broker: ScriptedBroker) -> None:
+    second = SUBSCRIBED.replace(b"\x03\x00\x01\x01", b"\x04\x00\x01\x01\x00")
+    with pytest.raises(SessionRefusedError, match=r"subscription to 'plant/\+/\+' at QoS 1"):
+        connect_and_read(session_to(broker, ACCEPTED + second, numbers=["plant/{thing}/{quantity}"]))
+
+
+def test_an_answer_for_another_number_of_subscriptions_is_a_loss(broker: ScriptedBroker) -> None:
+    with pytest.raises(SessionLostError, match="malformed"):
+        connect_and_read(session_to(broker, ACCEPTED + SUBSCRIBED, numbers=["plant/{thing}/{quantity}"]))
 
 
 @pytest.mark.parametrize(("size", "count"), [(100, 500), (100 * 1024, 3), (2**20, 1)])

@@ -1,11 +1,18 @@
-"""The valid ranges of the connector's own settings."""
+"""The valid ranges of the connector's own settings, and the topics of plain numbers."""
 
 from __future__ import annotations
 
+from itertools import product
+from pathlib import Path
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from connector.settings import ConnectorSettings
+from broker.settings import SettingsError, load_settings
+from connector.settings import ConnectorSettings, NumberSettings, Settings, _covers, _overlap, subscriptions
 
 
 @pytest.mark.parametrize(
@@ -13,8 +20,8 @@ from connector.settings import ConnectorSettings
     [("keep_alive", "1s", "65535s"), ("linger", "0", "1s"), ("idle_after", "100ms", "366d")],
 )
 def test_both_ends_of_a_range_belong_to_it(name: str, shortest: str, longest: str) -> None:
-    for given in (shortest, longest):
-        ConnectorSettings.model_validate({name: given})
+    for end in (shortest, longest):
+        ConnectorSettings.model_validate({name: end})
 
 
 @pytest.mark.parametrize(
@@ -30,3 +37,121 @@ def test_both_ends_of_a_range_belong_to_it(name: str, shortest: str, longest: st
 def test_a_duration_outside_its_range_is_refused_with_both_ends(name: str, given: str, text: str) -> None:
     with pytest.raises(ValidationError, match=text):
         ConnectorSettings.model_validate({name: given})
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "Field required"),
+        ({"topic": ""}, "must be an MQTT topic filter"),
+        ({"topic": "a/#/{thing}"}, "must be an MQTT topic filter"),
+        ({"topic": "a/{thing}-{quantity}"}, "must be an entire level"),
+        ({"topic": "a/x{thing}/{quantity}"}, "must be an entire level"),
+        ({"topic": "a/{}/{quantity}"}, "must be an entire level"),
+        ({"topic": "a/{a b}/{quantity}"}, "must be an entire level"),
+        ({"topic": "a/{1}/{quantity}"}, "must be an entire level"),
+        ({"topic": "a/{thing"}, "must be an entire level"),
+        ({"topic": "{thing}/{thing}"}, "more than once"),
+        ({"topic": "$share/g/{thing}/{quantity}"}, "must not be a shared subscription"),
+        ({"topic": "a/{thing}"}, "quantity is '{quantity}', but {quantity} is not a level of the topic 'a/{thing}'"),
+        ({"topic": "a/{quantity}"}, "thing is '{thing}', but {thing} is not a level"),
+        ({"topic": "{thing}/{quantity}", "thing": "{site}-{thing}"}, "{site} is not a level"),
+        ({"topic": "{thing}/{quantity}", "thing": ""}, "at least 1 character"),
+        ({"topic": "{thing}/{quantity}", "thing": "t" * 129}, "at most 128 characters"),
+        ({"topic": "{thing}/{quantity}", "thing": "{thing}{thing}"}, "each at most once"),
+        ({"topic": "{thing}/{quantity}", "thing": "{thing!r}"}, "must consist of text and names"),
+        ({"topic": "{thing}/{quantity}", "thing": "{{thing}}"}, "must consist of text and names"),
+        ({"topic": "{thing}/{quantity}", "quantity": "a}"}, "must consist of text and names"),
+        ({"topic": "{thing}/{quantity}", "quantity": "\ud800"}, "Input should be a valid string"),
+        ({"topic": "{thing}/{quantity}", "unit": "C"}, "Extra inputs"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused_with_the_reason(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        NumberSettings.model_validate(given)
+    assert text in str(error.value)
+
+
+def settings(topic: str, *numbers: str) -> Settings:
+    given = [{"topic": one, "thing": "t", "quantity": "q"} for one in numbers]
+    return Settings.model_validate({"mqtt": {"topic": topic}, "connector": {"number": given}})
+
+
+@pytest.mark.parametrize(
+    ("topic", "numbers", "subscribed"),
+    [
+        ("machine/states", [], ["machine/states"]),
+        ("machine/states", ["plant/{thing}/+"], ["machine/states", "plant/+/+"]),
+        ("plant/#", ["plant/{thing}/t"], ["plant/#"]),
+        ("plant/a/t", ["plant/{thing}/t"], ["plant/+/t"]),
+        ("plant/+/t", ["plant/{thing}/t"], ["plant/+/t"]),
+        ("e", ["a/{thing}/t", "a/{thing}/+"], ["e", "a/+/+"]),
+        ("e", ["a/+/t", "a/#", "b"], ["e", "a/#", "b"]),
+        ("$share/g/e", ["a/+"], ["$share/g/e", "a/+"]),
+        ("$SYS/#", ["+/+"], ["$SYS/#", "+/+"]),
+        ("a", ["a/#"], ["a/#"]),
+    ],
+)
+def test_no_topic_matches_two_subscriptions(topic: str, numbers: list[str], subscribed: list[str]) -> None:
+    found = settings(topic, *numbers)
+    assert subscriptions(found.mqtt.topic, found.connector.number) == subscribed
+
+
+@pytest.mark.parametrize(
+    ("topic", "numbers", "text"),
+    [
+        ("plant/+/t", ["plant/a/+"], "mqtt.topic and connector.number.0.topic overlap"),
+        ("+/states", ["plant/#"], "mqtt.topic and connector.number.0.topic overlap"),
+        ("$share/g/a/#", ["a/b"], "mqtt.topic and connector.number.0.topic overlap"),
+        ("$share/g", ["#"], "mqtt.topic and connector.number.0.topic overlap"),
+        ("e", ["a/+/t", "a/b/+"], "connector.number.0.topic and connector.number.1.topic overlap"),
+        ("e", ["a/#", "a/b"], "connector.number.1.topic never applies, because connector.number.0.topic matches"),
+        ("e", ["a/{x}", "a/{y}"], "connector.number.1.topic never applies"),
+    ],
+)
+def test_subscriptions_that_could_deliver_a_message_twice_are_refused(
+    topic: str, numbers: list[str], text: str
+) -> None:
+    with pytest.raises(ValidationError) as error:
+        settings(topic, *numbers)
+    assert text in str(error.value)
+
+
+def test_an_error_in_the_settings_file_names_the_template(tmp_path: Path) -> None:
+    file = tmp_path / "lsb.toml"
+    file.write_text(
+        '[[connector.number]]\ntopic = "a/{thing}/{quantity}"\n[[connector.number]]\ntopic = "{thing}x/{quantity}"\n'
+    )
+    with pytest.raises(SettingsError) as error:
+        load_settings(Settings, file)
+    assert "connector.number.1.topic: each {name} must be an entire level" in str(error.value)
+    assert "LSB_CONNECTOR__NUMBER" in str(error.value)
+
+
+levels = st.lists(st.sampled_from(["", "a", "b", "$a", "+"]), min_size=1, max_size=3)
+filters = st.tuples(levels, st.booleans()).map(lambda given: "/".join([*given[0], *["#"] * given[1]])) | st.just("#")
+
+TOPICS = ["/".join(levels) for count in (1, 2, 3, 4) for levels in product(["", "a", "b", "$a", "c"], repeat=count)]
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    wanted, given = topic_filter.split("/"), topic.split("/")
+    if topic.startswith("$") and wanted[0] in {"+", "#"}:
+        return False
+    if wanted[-1] == "#":
+        wanted, given = wanted[:-1], given[: len(wanted) - 1]
+    return len(wanted) == len(given) and all(one in {"+", level} for one, level in zip(wanted, given, strict=True))
+
+
+@given(one=filters, other=filters)
+def test_filters_overlap_or_cover_each_other_as_the_topics_that_match_them_say(one: str, other: str) -> None:
+    left, right = ({topic for topic in TOPICS if matches(each, topic)} for each in (one, other))
+    assert _overlap(one, other) == bool(left & right)
+    # +/# and # match the same topics. Only the one that is usually written counts as the wider.
+    assert _covers(one, other) == (right <= left and (one, other) != ("+/#", "#"))
+
+
+@given(filters, filters)
+def test_two_different_filters_never_cover_each_other(one: str, other: str) -> None:
+    """Otherwise, neither would be subscribed to."""
+    assert one == other or not (_covers(one, other) and _covers(other, one))
