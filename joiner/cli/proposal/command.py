@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from broker.commandline import imports_of, leave, version_of
 
@@ -42,6 +42,7 @@ examples:
   lsb-init spindle.jsonl lab.jsonl                    for files with a JSON message in each line
   lsb-init plant.all --time '$.t' --time-unit ms      answer a question
 
+--key, --time and --id can be repeated: the first path that the messages of a topic have applies to it.
 The settings of Kafka come from lsb.toml, if there is one, or from LSB_KAFKA__BOOTSTRAP_SERVERS and others.
 Exit status: 0 the settings were written; 1 they cannot be proposed, for example because the messages are not JSON; 2
 invalid arguments or settings; 3 a question must be answered first."""
@@ -81,10 +82,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _propose(options: argparse.Namespace) -> int:
-    if options.id is not None and options.time == KAFKA_TIMESTAMP:
-        return _failed(
-            f"--time {KAFKA_TIMESTAMP} cannot be combined with --id: redelivered records have other times", 2
-        )
     if options.output is not None and options.output.exists():
         return _failed(f"{options.output} already exists: choose another name for --output", 2)
     clock = SystemClock()
@@ -95,8 +92,8 @@ def _propose(options: argparse.Namespace) -> int:
     for source, faults in sources:
         topic = guess(source, answers, now_ns)
         topics.append(topic._replace(notes=[*topic.notes, *faults]))
-    if unused := [*_unused(answers, topics)]:
-        return _failed(f"no message has a field {', '.join(unused)}", 2)
+    if unknown := sorted(answers.paths.difference(*(topic.known for topic in topics))):
+        return _failed(f"no message has a field {', '.join(unknown)}", 2)
     proposal = compose(topics, servers)
     tried = try_out(proposal, topics)
     if empty := [str(stream) for stream in tried if not stream.things]:
@@ -115,26 +112,16 @@ def _propose(options: argparse.Namespace) -> int:
     return 0
 
 
-def _unused(answers: Answers, topics: Sequence[TopicGuess]) -> Iterator[str]:
-    """Yield the given paths that are in no topic."""
-    for given, paths in (
-        (answers.key, {topic.key for topic in topics}),
-        (answers.time, {topic.time for topic in topics}),
-        (answers.id, {topic.id for topic in topics}),
-    ):
-        if given is not None and given.startswith("$"):
-            wanted = parse_path(given)
-            if not any(path and path.startswith("$") and parse_path(path) == wanted for path in paths):
-                yield given
-
-
 def _sources(options: argparse.Namespace, clock: SystemClock) -> tuple[list[tuple[Source, list[str]]], str | None]:
     """Return the samples of all sources, each with its topic's faults, and Kafka's address if it is not the default."""
-    files = [name for name in options.sources if Path(name).is_file()]
+    files = [name for name in options.sources if Path(name).exists() and not Path(name).is_dir()]
     names = [name for name in options.sources if name not in files]
     for name in names:
         check_topic_name(name)
     found = {name: (read_file(Path(name), options.samples), list[str]()) for name in files}
+    if files and KAFKA_TIMESTAMP in options.time:
+        message = f"a file has no {KAFKA_TIMESTAMP}: name the topic, or a field with --time"
+        raise UnusableSource(message)
     topics = [source.topic for source, _ in found.values()]
     if repeated := sorted({topic for topic in topics if topics.count(topic) > 1}):
         message = f"several files would be the topic {', '.join(repeated)}: rename them"
@@ -171,14 +158,15 @@ def init_arguments() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
+    repeated: dict[str, Any] = {"action": "append", "default": [], "metavar": "PATH"}
     add("sources", nargs="+", metavar="SOURCE", help="a topic, or a file with a JSON message in each line")
     add("--config", type=Path, metavar="FILE", help="settings file with the section [kafka] (default: lsb.toml)")
     add("--output", type=Path, metavar="FILE", help="write the settings to a new file (default: the terminal)")
     add("--samples", type=_count, default=1000, metavar="N", help="messages to look at, per source (default 1000)")
-    add("--key", type=_key, metavar="PATH", help="the path of the thing, such as $.machine.id, or a string in quotes")
-    add("--time", type=_time, metavar="PATH", help=f"the path of the event time, or {KAFKA_TIMESTAMP}")
+    add("--key", type=_key, **repeated, help="the path of the thing, such as $.machine.id, or a string in quotes")
+    add("--time", type=_time, **repeated, help=f"the path of the event time, or {KAFKA_TIMESTAMP}")
     add("--time-unit", choices=list(UNIT_NS), help="the unit of times that are numbers")
-    add("--id", type=_path, metavar="PATH", help="the path of the identity of a message")
+    add("--id", type=_path, **repeated, help="the path of the identity of a message")
     add("--version", action="version", version=version_of(NAME))
     return parser
 

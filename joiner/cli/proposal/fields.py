@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from joiner.mapping.paths import LENGTH_MAX, SEGMENTS_MAX, Segment
+from joiner.mapping.paths import LENGTH_MAX, SEGMENTS_MAX, Missing, Segment, parse_path
 
 FIELDS_MAX: Final = 2_000
 """The maximum number of fields that are listed."""
@@ -34,6 +34,17 @@ SHOWN_MAX: Final = 8
 
 _TIME_WORDS: Final = frozenset({"at", "ts", "timestamp"})
 """Last words of the names of times."""
+
+KEY_NAMES: Final = {
+    name: score
+    for score, names in {
+        30: "thing machine machineid device deviceid connectiondeviceid deveui asset assetid equipment station host "
+        "hostname vehicle vehicleid vin publisherid partitionkey",
+        20: "source subject sensor sensorid clientid customer customerid order orderid account accountid symbol",
+    }.items()
+    for name in names.split()
+}
+"""How likely a field with such a name, in lower case and without punctuation, is the key."""
 
 _ELEMENTS_MAX: Final = 3
 """How many elements of an array are looked at."""
@@ -74,6 +85,16 @@ class Field(NamedTuple):
         return plain(self.name)
 
     @property
+    def is_constant(self) -> bool:
+        """Whether all values are the same."""
+        return len(set(self.values.values())) == 1
+
+    @property
+    def is_named_like_key(self) -> bool:
+        """Whether the field may be the key of messages, judging by its name."""
+        return self.plain_name in KEY_NAMES or self.words[-1] == "id"
+
+    @property
     def is_named_like_time(self) -> bool:
         """Whether the field cannot be anything but a time, judging by its name. A ``cycle_time`` can."""
         return self.plain_name in TIME_NAMES or self.words[-1] in _TIME_WORDS
@@ -82,6 +103,27 @@ class Field(NamedTuple):
     def is_about_message(self) -> bool:
         """Whether the field is in an object that describes the message rather than a measurement."""
         return not NOT_MEASURED_IN.isdisjoint(plain(one) for one in self.segments[:-1] if isinstance(one, str))
+
+
+def is_number(value: Scalar) -> bool:
+    """Return whether a value is a JSON number."""
+    return isinstance(value, int | Decimal) and not isinstance(value, bool)
+
+
+def listed(fields: Sequence[Field]) -> str:
+    """Return the paths of fields with a value of each, for a message."""
+    return ", ".join(f"{field.path} ({next(iter(field.values.values()))!r:.40})" for field in fields[:SHOWN_MAX])
+
+
+def find_given(documents: Sequence[Any], given: Sequence[str]) -> Field | None:
+    """Return the field that the first of the given paths selects that any document has, or None."""
+    for text in given:
+        path = parse_path(text)
+        found = {number: path.find(document) for number, document in enumerate(documents)}
+        values = {number: value for number, value in found.items() if not isinstance(value, Missing | dict | list)}
+        if values:
+            return Field(path.segments, values)
+    return None
 
 
 def plain(name: str) -> str:

@@ -7,12 +7,21 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from broker.wire.records import Unreadable
-from joiner.cli.proposal.fields import SHOWN_MAX, Field, fields_of
+from joiner.cli.proposal.fields import NEARLY_ALL, SHOWN_MAX, Field, fields_of, find_given, is_number, listed
 from joiner.cli.proposal.keys import find_id, find_key
 from joiner.cli.proposal.samples import Question, Sample, Source, UnusableSource
-from joiner.cli.proposal.times import TimeField, as_date, in_each_unit, time_fields, time_ns
+from joiner.cli.proposal.times import (
+    TimeField,
+    as_date,
+    first_usable,
+    in_each_unit,
+    is_likely,
+    is_of_handling,
+    time_fields,
+    time_ns,
+)
 from joiner.cli.proposal.values import StreamGuess, streams_of
-from joiner.mapping.paths import parse_path
+from joiner.mapping.conditions import parse_literal
 from joiner.mapping.reading import decode_document
 from joiner.mapping.settings import KAFKA_TIMESTAMP
 
@@ -25,20 +34,26 @@ _OF_KAFKA: Final = "when Kafka appended the message"
 class Answers(NamedTuple):
     """What a person has decided: paths, and the unit of times that are numbers.
 
-    A path applies to the topics whose messages have such a field. ``key`` can also be a string in quotes.
+    The first path that a topic's messages have applies to the topic. ``key`` may also contain a string in quotes.
     """
 
-    key: str | None = None
-    time: str | None = None
+    key: Sequence[str] = ()
+    time: Sequence[str] = ()
     time_unit: str | None = None
-    id: str | None = None
+    id: Sequence[str] = ()
+
+    @property
+    def paths(self) -> set[str]:
+        """All paths."""
+        return {one for one in (*self.key, *self.time, *self.id) if one.startswith("$")}
 
 
 class TopicGuess(NamedTuple):
     """A proposal for a topic. ``key``, ``time``, ``time_unit`` and ``id`` are the settings of its streams.
 
     ``example``: a time as a plain date. ``notes``: what a person should know. ``is_own``: whether the messages are the
-    pipeline's own records, which need no ``[[stream]]``; the streams are then quantities.
+    pipeline's own records, which need no ``[[stream]]``; the streams are then quantities. ``known``: which of the given
+    paths the messages have.
     """
 
     source: Source
@@ -50,6 +65,7 @@ class TopicGuess(NamedTuple):
     streams: Sequence[StreamGuess]
     notes: Sequence[str] = ()
     is_own: bool = False
+    known: frozenset[str] = frozenset()
 
 
 class _Time(NamedTuple):
@@ -70,29 +86,47 @@ def guess(source: Source, answers: Answers, now_ns: int) -> TopicGuess:
     Raises `UnusableSource` if the messages cannot be joined, and `Question`.
     """
     samples, documents, notes = _documents_of(source)
+    known = frozenset(path for path in answers.paths if find_given(documents, [path]) is not None)
+    records = [one for one in documents if isinstance(one, dict) and ("mark" not in one or "result" in one)]
+    own = sum(one.keys() >= _OWN_FIELDS for one in records)
+    if records and own >= NEARLY_ALL * len(records):
+        return _own(source, fields_of(records), answers, notes, now_ns)._replace(known=known)
     fields = fields_of(documents)
     count = len(documents)
-    if all(isinstance(one, dict) and one.keys() >= _OWN_FIELDS for one in documents):
-        return _own(source, fields, count, answers, now_ns)
     times = time_fields(fields, count, now_ns)
-    time = _time(source, fields, times, answers, notes)
+    time = _time(source, fields, times, answers, find_given(documents, answers.time), notes, now_ns)
     is_time = {one.field.path for one in times} | {time.path}
     others = [field for field in fields if field.path not in is_time]
-    key = find_key(source, samples, others, answers.key, notes)
+    key = next((one for one in answers.key if parse_literal(one) is not None), "")
+    given = find_given(documents, [one for one in answers.key if one.startswith("$")])
+    key = key if key and given is None else find_key(source, samples, others, given, notes)
+    key_field = given or next((field for field in fields if field.path == key), None)
     others = [field for field in others if field.path != key]
-    identity = None
-    if time.field is not None:
-        by_path = {field.path: field for field in fields}
-        identity = find_id(others, fields, answers.id, by_path.get(key), time.field, documents)
+    identity = _identity(others, key_field, time, documents, answers, notes)
     others = [field for field in others if field.path != identity]
-    streams, more = streams_of(source.topic, others, count)
+    streams, more = streams_of(source.topic, others, key_field, count)
     if not streams:
-        shown = ", ".join(field.path for field in fields[:SHOWN_MAX])
-        message = f"{source.topic}: no field of its messages is a measured number (fields: {shown})"
+        message = f"{source.topic}: no field of its messages is a measured number. Fields: {listed(fields)}"
         raise UnusableSource(message)
-    if answers.time is None and time.field is not None:
+    if not answers.time and time.field is not None:
         streams = [_with_own_time(stream, streams, fields, times, time.field) for stream in streams]
-    return TopicGuess(source, key, time.path, time.unit, identity, time.example, streams, [*notes, *more])
+    return TopicGuess(source, key, time.path, time.unit, identity, time.example, streams, [*notes, *more], known=known)
+
+
+def _identity(
+    others: Sequence[Field],
+    key: Field | None,
+    time: _Time,
+    documents: Sequence[Any],
+    answers: Answers,
+    notes: list[str],
+) -> str | None:
+    given = find_given(documents, answers.id)
+    if time.field is None:
+        if given is not None:
+            notes.append(f"{given.path} cannot be the id, because redelivered messages have other times of arrival")
+        return None
+    return given.path if given is not None else find_id(others, key, time.field, documents)
 
 
 def _with_own_time(
@@ -112,7 +146,7 @@ def _with_own_time(
         return stream
     own = beside[0]
     is_complete = own.field.values.keys() >= value.values.keys()
-    if not is_complete or own.is_of_handling or own.is_constant:
+    if not is_complete or not own.field.is_named_like_time or is_of_handling(own.field) or own.field.is_constant:
         return stream
     return stream._replace(time=own.field.path, time_unit=own.unit, example=own.example)
 
@@ -158,75 +192,113 @@ def _format_of(value: bytes) -> str:
     return "; each message needs a line of its own (jq -c . FILE)" if value in {b"{", b"["} else ""
 
 
-def _own(source: Source, fields: Sequence[Field], count: int, answers: Answers, now_ns: int) -> TopicGuess:
+def _own(source: Source, fields: Sequence[Field], answers: Answers, notes: Sequence[str], now_ns: int) -> TopicGuess:
     by_path = {field.path: field for field in fields}
     time, quantity = by_path.get("$.phenomenonTime"), by_path.get("$.quantity")
     if time is None or quantity is None or not all(isinstance(one, str) and one for one in quantity.values.values()):
         message = f"{source.topic}: its messages look like records, but a phenomenonTime or quantity is not a scalar"
         raise UnusableSource(message)
-    times = time_fields([time], count, now_ns)
+    times = time_fields([time], len(time.values), now_ns)
     unit = times[0].unit if times else answers.time_unit
-    given = next(iter(time.values.values()))
+    given = first_usable(time)
     if not times:
-        if not isinstance(given, int | Decimal) or isinstance(given, bool):
-            message = f"{source.topic}: {given!r} in phenomenonTime is not a time with an offset from UTC"
-            raise UnusableSource(message)
+        if not is_number(given):
+            raise UnusableSource(_no_time(source, time))
         if unit is None:
-            raise Question(_about_unit(source, time, given))
+            raise Question(_about_unit(source, time))
     streams = [StreamGuess(str(name), "", None) for name in dict.fromkeys(quantity.values.values())]
-    return TopicGuess(source, "", "", unit, None, as_date(given, unit), streams, is_own=True)
+    return TopicGuess(source, "", "", unit, None, as_date(given, unit), streams, notes, is_own=True)
 
 
 def _time(
-    source: Source, fields: Sequence[Field], times: Sequence[TimeField], answers: Answers, notes: list[str]
+    source: Source,
+    fields: Sequence[Field],
+    times: Sequence[TimeField],
+    answers: Answers,
+    given: Field | None,
+    notes: list[str],
+    now_ns: int,
 ) -> _Time:
     """Return the time of the messages. Raises `Question`, and `UnusableSource` if the given field has no times."""
-    if answers.time == KAFKA_TIMESTAMP:
-        return _Time(None, None, _OF_KAFKA)
-    wanted = None if answers.time is None else parse_path(answers.time).segments
-    given = next((field for field in fields if field.segments == wanted), None)
     if given is not None:
-        return _given_time(source, given, times, answers.time_unit)
-    if times:
-        best, *others = times
-        if others:
-            notes.append("other times: " + ", ".join(one.field.path for one in others[:SHOWN_MAX]))
-        if unusable := len(best.field.values) - best.usable:
-            notes.append(f"{unusable} of {len(best.field.values)} messages have no likely time in {best.field.path}")
-        return _Time(best.field, best.unit, best.example)
-    doubtful = next((field for field in fields if field.is_named_like_time), None)
-    example = None if doubtful is None else next(iter(doubtful.values.values()))
-    if doubtful is not None and isinstance(example, int | Decimal) and not isinstance(example, bool):
-        raise Question(_about_unit(source, doubtful, example))
-    why = ""
-    if doubtful is not None:
-        why = f"{doubtful.path} cannot be the time, because {example!r} has no offset from UTC, or is no time"
-    if source.is_file:
-        shown = ", ".join(f"{field.path} ({next(iter(field.values.values()))!r:.40})" for field in fields[:SHOWN_MAX])
-        message = f"{source.topic}: which field is the time? {why}. Fields: {shown}. Answer with --time PATH"
+        return _given_time(source, given, times, answers.time_unit, notes, now_ns)
+    if KAFKA_TIMESTAMP in answers.time:
+        return _Time(None, None, _OF_KAFKA)
+    doubtful = _doubtful(fields, times)
+    if doubtful is not None and is_number(first_usable(doubtful)):
+        if answers.time_unit is None:
+            raise Question(_about_unit(source, doubtful))
+        return _Time(doubtful, answers.time_unit, as_date(first_usable(doubtful), answers.time_unit))
+    if doubtful is not None and (times or source.is_file):
+        other = times[0].field.path if times else "PATH"
+        message = f"{_no_time(source, doubtful)}. To use another time, answer with --time '{other}'"
         raise Question(message)
-    notes.append(why or "no field contains a usable time")
+    if times:
+        return _best_time(times, notes)
+    if source.is_file:
+        message = f"{source.topic}: which field is the time? Fields: {listed(fields)}. Answer with --time PATH"
+        raise Question(message)
+    notes.append(_no_time(source, doubtful) if doubtful is not None else "no field contains a usable time")
     return _Time(None, None, _OF_KAFKA)
 
 
-def _given_time(source: Source, given: Field, times: Sequence[TimeField], unit: str | None) -> _Time:
-    found = next((one for one in times if one.field is given), None)
+def _best_time(times: Sequence[TimeField], notes: list[str]) -> _Time:
+    best, *others = times
+    if others:
+        notes.append("other times: " + ", ".join(one.field.path for one in others[:SHOWN_MAX]))
+    elif is_of_handling(best.field):
+        notes.append(f"{best.field.path} may not be the time of the measurement, but there is no other")
+    if unusable := len(best.field.values) - best.usable:
+        notes.append(f"{unusable} of {len(best.field.values)} messages have no likely time in {best.field.path}")
+    return _Time(best.field, best.unit, best.example)
+
+
+def _doubtful(fields: Sequence[Field], times: Sequence[TimeField]) -> Field | None:
+    """Return the field that looks more like the time of the measurement than any usable one, or None."""
+    usable = {one.field.path for one in times}
+    if times and times[0].field.is_named_like_time and not is_of_handling(times[0].field):
+        return None
+    doubtful = (
+        field
+        for field in fields
+        if field.is_named_like_time
+        and field.path not in usable
+        and not (is_of_handling(field) or field.is_about_message)
+        and any(value is not None and not isinstance(value, bool) for value in field.values.values())
+    )
+    return next(doubtful, None)
+
+
+def _given_time(
+    source: Source, given: Field, times: Sequence[TimeField], unit: str | None, notes: list[str], now_ns: int
+) -> _Time:
+    found = next((one for one in times if one.field.path == given.path), None)
     if unit is None and found is not None:
         return _Time(given, found.unit, found.example)
-    example = next(iter(given.values.values()))
-    if isinstance(example, int | Decimal) and not isinstance(example, bool):
+    example = first_usable(given)
+    if is_number(example):
         if unit is None:
-            raise Question(_about_unit(source, given, example))
+            raise Question(_about_unit(source, given))
+        if not is_likely(example, unit, now_ns):
+            notes.append(f"{given.path} would be {as_date(example, unit)}: check the unit")
         return _Time(given, unit, as_date(example, unit))
     if time_ns(example, "ns") is None:
-        message = f"{source.topic}: {given.path} cannot be the time: {example!r} has no offset from UTC, or is no time"
-        raise UnusableSource(message)
+        raise UnusableSource(_no_time(source, given))
     return _Time(given, None, as_date(example, None))
 
 
-def _about_unit(source: Source, field: Field, example: int | Decimal) -> str:
+def _no_time(source: Source, field: Field) -> str:
+    return (
+        f"{source.topic}: {field.path} cannot be the time, because {first_usable(field)!r} is not an ISO-8601 time "
+        "with an offset from UTC; only the producer can add one"
+    )
+
+
+def _about_unit(source: Source, field: Field) -> str:
+    example = first_usable(field)
+    dates = in_each_unit(example) if isinstance(example, int | Decimal) else ""
     kafka = "" if source.is_file else f", or with --time {KAFKA_TIMESTAMP} if it is not the time of the measurement"
     return (
-        f"{source.topic}: in which unit is the time {field.path}? {example} is {in_each_unit(example)}. "
+        f"{source.topic}: in which unit is the time {field.path}? {example} is {dates}. "
         f"Answer with --time '{field.path}' --time-unit UNIT{kafka}"
     )

@@ -7,22 +7,12 @@ from typing import Any, Final
 
 from broker.partitioner import partition_of
 from broker.wire.records import NAME_LENGTH_MAX
-from joiner.cli.proposal.fields import NEARLY_ALL, SHOWN_MAX, Field, Scalar
+from joiner.cli.proposal.fields import KEY_NAMES, NEARLY_ALL, SHOWN_MAX, Field, Scalar, listed
 from joiner.cli.proposal.samples import Question, Sample, Source, UnusableSource
-from joiner.mapping.conditions import parse_literal
-from joiner.mapping.paths import parse_path
 
 ONLY_THING: Final = "'machine'"
 """The key of all messages of topics without one. It is the same for all topics, so that they can be joined."""
 
-_KEYS: Final = frozenset(
-    {
-        *("thing", "machine", "machineid", "device", "deviceid", "connectiondeviceid", "deveui", "sensor", "sensorid"),
-        *("asset", "assetid", "equipment", "station", "host", "hostname", "source", "subject", "vehicle", "vehicleid"),
-        *("vin", "publisherid", "clientid", "customer", "customerid", "order", "orderid", "account", "accountid"),
-        *("symbol", "unit", "partitionkey"),
-    }
-)
 _OF_MESSAGES: Final = frozenset({"msg", "message", "event", "record", "reading", "sample", "measurement", "request"})
 _CHANCE: Final = 1000
 _FEW: Final = 3
@@ -36,19 +26,14 @@ _NEARLY_DISTINCT: Final = 0.98
 
 
 def find_key(
-    source: Source, samples: Sequence[Sample], fields: Sequence[Field], given: str | None, notes: list[str]
+    source: Source, samples: Sequence[Sample], fields: Sequence[Field], given: Field | None, notes: list[str]
 ) -> str:
     """Return the path of the key, or a string in quotes if the topic has one partition and no key.
 
-    ``given``: what a person has answered. It is used if the messages have such a field. Raises `Question`, and
-    `UnusableSource` if no field determines the partition.
+    ``given``: what a person has answered. Raises `Question`, and `UnusableSource` if no field determines the partition.
     """
     if given is not None:
-        if parse_literal(given) is not None:
-            return given
-        wanted = parse_path(given).segments
-        if field := next((field for field in fields if field.segments == wanted), None):
-            return field.path
+        return given.path
     candidates = [
         field for field in fields if sum(map(_is_name, field.values.values())) >= NEARLY_ALL * len(field.values)
     ]
@@ -60,9 +45,9 @@ def find_key(
             notes.append("other possible keys: " + ", ".join(field.path for field in likely[1:SHOWN_MAX]))
         return likely[0].path
     if source.is_file or (right and source.partitions > 1):
-        shown = ", ".join(f"{field.path} ({next(iter(field.values.values()))!r:.40})" for field in right[:SHOWN_MAX])
         alone = f' or, if all messages are of one thing, --key "{ONLY_THING}"' if source.is_file else ""
-        message = f"{source.topic}: which field is the key? Fields: {shown or 'none'}. Answer with --key PATH{alone}"
+        fields_shown = listed(right) or "none"
+        message = f"{source.topic}: which field is the key? Fields: {fields_shown}. Answer with --key PATH{alone}"
         raise Question(message)
     if source.partitions == 1:
         notes.append("no field looks like a key, so all messages have the same one")
@@ -75,23 +60,12 @@ def find_key(
     raise UnusableSource(message)
 
 
-def find_id(
-    candidates: Sequence[Field],
-    fields: Sequence[Field],
-    given: str | None,
-    key: Field | None,
-    time: Field,
-    documents: Sequence[Any],
-) -> str | None:
+def find_id(candidates: Sequence[Field], key: Field | None, time: Field, documents: Sequence[Any]) -> str | None:
     """Return the path of the field that identifies messages, or None if there is none.
 
     A record with the same key, time and id as an earlier one is a duplicate and not joined. So no field may be taken
-    for an id that different messages share. ``given``: as in `find_key`.
+    for an id that different messages share. The id of a row in a change event is none: its updates share it.
     """
-    if given is not None:
-        wanted = parse_path(given).segments
-        if field := next((field for field in fields if field.segments == wanted), None):
-            return field.path
     for field in sorted(candidates, key=lambda one: len(one.segments)):
         if _is_named_like_id(field) and _identifies(field, key, time, documents):
             return field.path
@@ -101,7 +75,7 @@ def find_id(
 def _is_named_like_id(field: Field) -> bool:
     *before, last = field.words
     is_id = last in {"id", "uuid", "guid"} and (not before or before[-1] in _OF_MESSAGES)
-    return is_id and not field.is_about_message
+    return is_id and not field.is_about_message and "after" not in field.segments
 
 
 def _identifies(field: Field, key: Field | None, time: Field, documents: Sequence[Any]) -> bool:
@@ -142,13 +116,13 @@ def _key_score(field: Field, samples: Sequence[Sample], source: Source) -> float
     if not source.is_file and _agree(values, lambda number, text: samples[number].key == text):
         return 1000 * share - len(field.segments)
     distinct = len(set(values.values()))
-    score = 30 * (field.plain_name in _KEYS) + 10 * (field.words[-1] == "id")
+    score = KEY_NAMES.get(field.plain_name, 0) + 10 * (field.words[-1] == "id")
     # A field that has nothing to do with the partition determines that of every value only by a rare chance.
     score += 5 * (not source.is_file and source.partitions**distinct >= _CHANCE)
     # Values that are all different identify messages rather than things.
     is_repeated = distinct <= max(1, len(values) // 2) or len(values) < _FEW
-    # A constant is the key only if there is no other.
-    score -= 20 * (distinct == 1 and len(values) >= _FEW and field.plain_name not in _KEYS)
+    # A constant is the key only if no field that varies may be.
+    score -= 25 * (distinct == 1 and len(values) >= _FEW)
     return (score + 5 - len(field.segments)) * share if score > 0 and is_repeated else 0
 
 

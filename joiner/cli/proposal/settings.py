@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
@@ -15,12 +15,12 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from broker.partitioner import partition_of
 from broker.settings import SettingsError
 from broker.times import iso_text
-from broker.wire.records import NAME_LENGTH_MAX, Unreadable
+from broker.wire.records import NAME_LENGTH_MAX, Record, Unreadable, decode_data
 from joiner.cli.proposal.guess import TopicGuess
 from joiner.cli.proposal.samples import Sample, UnusableSource
-from joiner.cli.proposal.times import time_ns
 from joiner.cli.proposal.values import StreamGuess
-from joiner.mapping.reading import MappedTopic, decode_document
+from joiner.mapping.conditions import parse_literal
+from joiner.mapping.reading import MappedTopic
 from joiner.mapping.settings import StreamSettings
 from joiner.runtime.settings import JoinerSettings
 
@@ -104,7 +104,7 @@ def compose(topics: Sequence[TopicGuess], servers: str | None = None) -> Proposa
 
     Raises `UnusableSource` if there are not two streams, or if the topics have different numbers of partitions.
     """
-    partitions = {topic.source.partitions for topic in topics} - {0}
+    partitions = {topic.source.partitions for topic in topics if not topic.source.is_file}
     if len(partitions) > 1:
         counts = ", ".join(f"{topic.source.topic} has {topic.source.partitions}" for topic in topics)
         message = f"the topics have different numbers of partitions, so the joiner cannot read them together: {counts}"
@@ -126,7 +126,7 @@ def compose(topics: Sequence[TopicGuess], servers: str | None = None) -> Proposa
     ]
     if servers is not None:
         lines += ["[kafka]", f"bootstrap_servers = {_toml(servers)}", ""]
-    lines += [*_topics(topics, own, *partitions), ""]
+    lines += [*_topics(topics, own, next(iter(partitions), 0)), ""]
     if own is not None and units:
         example = f"# A time, for example, is {_comment(own.example)}"
         lines += [example, "[events]", f"time_unit = {_toml(*units)}", ""]
@@ -152,12 +152,14 @@ def _placed(topics: Sequence[TopicGuess]) -> Iterator[Placed]:
             yield Placed(label, stream.name if topic.is_own else label, topic, stream)
 
 
-def _topics(topics: Sequence[TopicGuess], own: TopicGuess | None, partitions: int = 0) -> Iterator[str]:
+def _topics(topics: Sequence[TopicGuess], own: TopicGuess | None, partitions: int) -> Iterator[str]:
     yield "[topics]"
     if own is not None:
         yield f"data = {_toml(own.source.topic)}"
     elif any(topic.source.topic == "machine.data" for topic in topics):
         yield 'data = "lsb.data"  # not used, but the default is the topic of a stream'
+    if any(parse_literal(topic.key) is not None for topic in topics):
+        partitions = 1  # all messages have the same key
     if partitions:
         yield f"partitions = {partitions}"
     else:
@@ -277,12 +279,13 @@ def _own_streams(topic: TopicGuess, streams: Sequence[Placed], unit: str) -> Ite
     records: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
     rejected, why = 0, ""
     for sample in topic.source.samples:
-        record = _record(sample)
-        ts_ns = None if record is None else time_ns(record["phenomenonTime"], unit)
-        if record is None or ts_ns is None:
-            rejected, why = rejected + 1, why or "phenomenonTime is missing or not a time"
-        else:
-            records[str(record["quantity"])].append((str(record["thing"]), ts_ns))
+        try:
+            found, ts_ns = decode_data(sample.value, unit)
+            if isinstance(found, Record):
+                _check_partition(found.thing, sample, topic.source.partitions)
+                records[found.quantity].append((found.thing, ts_ns))
+        except Unreadable as error:
+            rejected, why = rejected + 1, why or str(error)
     for stream in streams:
         yield _tried(topic, stream.label, records[stream.name], (rejected, why))
 
@@ -294,17 +297,9 @@ def _check_partition(thing: str, sample: Sample, partitions: int) -> None:
         raise Unreadable(message)
 
 
-def _record(sample: Sample) -> dict[str, Any] | None:
-    try:
-        document = None if sample.value is None else decode_document(sample.value)
-    except Unreadable:
-        return None
-    return document if isinstance(document, dict) and "phenomenonTime" in document else None
-
-
 def _tried(topic: TopicGuess, name: str, records: Sequence[tuple[str, int]], bad: tuple[int, str]) -> Tried:
     things: defaultdict[str, int] = defaultdict(int)
     for thing, _ in records:
         things[thing] += 1
-    times = [time_ns for _, time_ns in records] or [0]
+    times = [ts_ns for _, ts_ns in records] or [0]
     return Tried(name, topic.source.topic, len(topic.source.samples), dict(things), min(times), max(times), *bad)

@@ -24,6 +24,7 @@ SAMPLES_BYTES_MAX: Final = 32 * 1024 * 1024
 
 _GROUP: Final = "lsb-init"
 _BOM: Final = "\ufeff".encode()
+_ENDINGS: Final = frozenset({".json", ".jsonl", ".ndjson", ".txt"})
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NOT_IN_A_TOPIC_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -50,7 +51,8 @@ def read_file(path: Path, count: int) -> Source:
             size += len(line)
             if text := line.removeprefix(_BOM).strip():
                 samples.append(Sample(0, len(samples), 0, None, text))
-    return Source(_NOT_IN_A_TOPIC_NAME.sub("_", path.stem) or "data", 0, samples)
+    name = path.stem if path.suffix in _ENDINGS else path.name
+    return Source(_NOT_IN_A_TOPIC_NAME.sub("_", name) or "data", 0, samples)
 
 
 def read_topics(
@@ -86,7 +88,7 @@ def read_topics(
 
 def check_topic_name(name: str) -> None:
     """Raise `UnusableSource` if ``name`` cannot be a topic, and so was probably meant to be a file."""
-    if _TOPIC_NAME.fullmatch(name) is None or Path(name).is_dir():
+    if _TOPIC_NAME.fullmatch(name) is None:
         message = f"there is no file {name!r}, and a topic cannot have this name"
         raise UnusableSource(message)
 

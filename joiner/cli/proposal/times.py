@@ -11,17 +11,19 @@ from decimal import Decimal
 from typing import Final, NamedTuple
 
 from broker.times import UNIT_NS, iso_text, parse_time
-from joiner.cli.proposal.fields import NEARLY_ALL, TIME_NAMES, Field, Scalar
+from joiner.cli.proposal.fields import NEARLY_ALL, TIME_NAMES, Field, Scalar, is_number
 
-_EARLIEST_NS: Final = parse_time("1990-01-01T00:00:00Z", "ns")
+_EARLIEST_NS: Final = parse_time("2000-01-01T00:00:00Z", "ns")
 _LATER_NS: Final = 366 * 86_400 * 10**9
 """How far in the future a time may be."""
 
 _WORDS: Final = frozenset({"time", "ts", "timestamp", "date", "datetime"})
 
+_OF_MEASUREMENT: Final = ("sampl", "measur", "observ", "phenomenon")
 _OF_HANDLING: Final = (
-    *("received", "enqueued", "ingest", "process", "server", "created", "updated", "modified", "kafka", "append"),
-    *("expir", "start", "end", "last", "next", "sent", "install", "calibrat", "born", "valid"),
+    *("received", "enqueued", "ingest", "processed", "processing", "server", "created", "updated", "modified", "kafka"),
+    *("append", "expir", "start", "end", "last", "next", "sent", "install", "calibrat", "born", "valid", "insert"),
+    *("stored", "archiv", "publish", "arriv", "load", "writ", "deliver", "due"),
 )
 """Parts of names of times other than that of a measurement."""
 
@@ -40,28 +42,32 @@ class TimeField(NamedTuple):
     @property
     def example(self) -> str:
         """One of the times as it is in the message and, if it is a number, as a date in the assumed unit."""
-        for given in self.field.values.values():
-            if time_ns(given, self.unit or "ns") is not None:
-                return as_date(given, self.unit)
-        return ""
+        return as_date(first_usable(self.field), self.unit)
 
-    @property
-    def is_of_handling(self) -> bool:
-        """Whether the name says that this is when a message was handled, or another time than the measurement's."""
-        return any(part in self.field.plain_name for part in _OF_HANDLING)
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether all values are the same."""
-        return len(set(self.field.values.values())) == 1
+def is_of_handling(field: Field) -> bool:
+    """Return whether the name says that this is when a message was handled, or another time than the measurement's."""
+    return any(part in field.plain_name for part in _OF_HANDLING)
+
+
+def first_usable(field: Field) -> Scalar:
+    """Return the first value that is a number or a string other than a zero or an empty one, or else the first."""
+    values = field.values.values()
+    return next((value for value in values if value and not isinstance(value, bool)), next(iter(values)))
 
 
 def as_date(given: Scalar, unit: str | None) -> str:
     """Return a time as it is in the message and, if it is a number in ``unit``, as a date."""
-    if unit is None:
+    if unit is None or isinstance(given, str):
         return f"{given}"
     found = time_ns(given, unit)
     return f"{given}, which is {'no time' if found is None else iso_text(found)} if in {unit}"
+
+
+def is_likely(given: Scalar, unit: str, now_ns: int) -> bool:
+    """Return whether a number in ``unit`` is a time since 2000."""
+    found = time_ns(given, unit)
+    return found is not None and _EARLIEST_NS <= found <= now_ns + _LATER_NS
 
 
 def time_fields(fields: Sequence[Field], count: int, now_ns: int) -> list[TimeField]:
@@ -98,28 +104,23 @@ def time_ns(value: Scalar, unit: str) -> int | None:
 
 
 def _count_times(field: Field, unit: str | None, now_ns: int) -> int:
-    """Return how many values are times: ISO-8601, or numbers in ``unit`` since 1990 in a field named like a time."""
-    if unit is not None and not (_has_time_words(field) or field.is_named_like_time):
+    """Return how many values are times: ISO-8601, or numbers in ``unit`` since 2000 in a field named like a time."""
+    values = field.values.values()
+    if unit is None:
+        return sum(isinstance(value, str) and time_ns(value, "ns") is not None for value in values)
+    if _WORDS.isdisjoint(field.words) and not field.is_named_like_time:
         # It may as well be a counter.
         return 0
-    values = field.values.values()
-    right = [value for value in values if isinstance(value, str) == (unit is None)]
-    times = [found for value in right if (found := time_ns(value, unit or "ns")) is not None]
-    if unit is not None:
-        times = [found for found in times if _EARLIEST_NS <= found <= now_ns + _LATER_NS]
-    return len(times)
-
-
-def _has_time_words(field: Field) -> bool:
-    return not _WORDS.isdisjoint(field.words)
+    return sum(is_number(value) and is_likely(value, unit, now_ns) for value in values)
 
 
 def _score(field: Field, count: int) -> float:
     values = field.values
-    score = 40.0 * (field.plain_name in TIME_NAMES) or 25.0 * (_has_time_words(field) or field.is_named_like_time)
+    is_named = not _WORDS.isdisjoint(field.words) or field.is_named_like_time
+    score = 40.0 * (field.plain_name in TIME_NAMES) or 25.0 * is_named
     score += 20 * len(values) / count + 10 * len(set(values.values())) / len(values)
-    time = TimeField(field, None, 0, 0)
-    score -= 15 * time.is_of_handling + 100 * (time.is_constant and len(values) > _MANY)
+    score += 10 * any(part in field.plain_name for part in _OF_MEASUREMENT)
+    score -= 15 * is_of_handling(field) + 100 * (field.is_constant and len(values) > _MANY)
     score -= 30 * field.is_about_message
     score += 10 * ("after" in field.segments)
     return score - len(field.segments)

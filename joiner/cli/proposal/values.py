@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
 from typing import Final, NamedTuple
 
 from broker.wire.records import JSON_NUMBER
-from joiner.cli.proposal.fields import NEARLY_ALL, SHOWN_MAX, Field, Scalar, literal, plain
+from joiner.cli.proposal.fields import NEARLY_ALL, SHOWN_MAX, Field, Scalar, is_number, literal, plain
 
 STREAMS_MAX: Final = 20
 """The maximum number of streams that are proposed for a topic."""
@@ -18,6 +17,12 @@ _KINDS: Final = (
     *("property", "type", "kind", "name", "event", "n"),
 )
 """Last words of the names of fields that say what a message is about, the most telling first."""
+
+_VAGUE: Final = frozenset({"property", "type", "kind", "name", "event", "n"})
+"""Those that need another word in front of them, or stand alone beside the value or further out."""
+
+_MOST: Final = 0.8
+"""The share of messages that have a field which says what they are about."""
 
 _FEW_KINDS: Final = 10
 """A string with at most this many values may be what divides the messages, whatever its name."""
@@ -52,87 +57,103 @@ class StreamGuess(NamedTuple):
     example: str = ""
 
 
-def streams_of(topic: str, fields: Sequence[Field], count: int) -> tuple[list[StreamGuess], list[str]]:
+def streams_of(
+    topic: str, fields: Sequence[Field], key: Field | None, count: int
+) -> tuple[list[StreamGuess], list[str]]:
     """Return the streams in a topic, and notes. ``fields``: without the key, times and ids. ``count``: of messages."""
     numbers = [field for field in fields if _are_numbers(field)]
     values = [field for field in numbers if _is_measured(field)]
-    varying = [field for field in values if len(set(field.values.values())) > 1]
+    varying = [field for field in values if not field.is_constant]
     values = varying or values
-    kind = _kind(fields, values, count)
+    kind = _kind(fields, values, key, count)
     found = [*_by_kind(topic, kind, values)] if kind is not None else [*_streams(topic, values, range(count))]
     named: dict[str, StreamGuess] = {}
     for stream in found[:STREAMS_MAX]:
         name = stream.name if stream.name not in named else f"{stream.name}.{len(named)}"
         named[name] = stream._replace(name=name)
     used = {stream.value for stream in named.values()}
-    return [*named.values()], [*_notes(fields, numbers, values, used, kind, count, len(found))]
-
-
-def _notes(
-    fields: Sequence[Field],
-    numbers: Sequence[Field],
-    values: Sequence[Field],
-    used: set[str],
-    kind: Field | None,
-    count: int,
-    found: int,
-) -> Iterator[str]:
-    if found > STREAMS_MAX:
-        yield f"it has {found} streams, of which {STREAMS_MAX} are proposed"
+    notes = []
+    if len(found) > STREAMS_MAX:
+        notes.append(f"it has {len(found)} streams, of which {STREAMS_MAX} are proposed")
     unused = [field.path for field in numbers if field.path not in used and not field.is_about_message]
     if unused:
-        yield f"numbers that are not proposed, such as constants and counters: {', '.join(unused[:SHOWN_MAX])}"
-    if kind is None:
-        for field in fields:
-            texts = {value for value in field.values.values() if isinstance(value, str)}
-            is_complete = len(field.values) >= NEARLY_ALL * count
-            if 1 < len(texts) <= min(_FEW_KINDS, count // 2) and is_complete and _divides(field, values):
-                yield (
-                    f"if {field.path} ({', '.join(sorted(texts)[:3])}) says what is measured, divide the stream with "
-                    f'where = "{field.path} == {literal(min(texts))}"'
-                )
+        notes.append(f"numbers that are not proposed, such as constants and counters: {', '.join(unused[:SHOWN_MAX])}")
+    if kind is not None and len(kind.values) < count:
+        notes.append(f"{count - len(kind.values)} messages have no {kind.path}, and are in no stream")
+    dividers = [field for field in fields if field is not kind and _may_divide(field, values, count)]
+    return [*named.values()], [*notes, *map(_divider_note, dividers[:SHOWN_MAX])]
+
+
+def _may_divide(field: Field, values: Sequence[Field], count: int) -> bool:
+    """Return whether a field that was not chosen may tell quantities apart nevertheless."""
+    different = {value for value in field.values.values() if isinstance(value, str)}
+    is_complete = len(field.values) >= _MOST * count
+    few = min(_FEW_KINDS, count // 2)
+    return 1 < len(different) <= few and is_complete and not field.is_named_like_key and _divides(field, values)
+
+
+def _divider_note(field: Field) -> str:
+    texts = sorted({value for value in field.values.values() if isinstance(value, str)})
+    return (
+        f"if {field.path} ({', '.join(texts[:3])}) says what is measured, divide the streams with "
+        f'where = "{field.path} == {literal(texts[0])}", and so on'
+    )
 
 
 def _are_numbers(field: Field) -> bool:
     values = [value for value in field.values.values() if value is not None]
-    numbers = sum(map(_is_number, values))
+    numbers = sum(map(_is_numeric, values))
     return numbers > 0 and numbers >= NEARLY_ALL * len(values)
 
 
 def _is_measured(field: Field) -> bool:
     is_named_otherwise = field.plain_name in _NOT_MEASURED or field.words[-1] in {"id", "version"}
-    return not (is_named_otherwise or field.is_about_message or field.is_named_like_time)
+    is_number_of_kind = field.words[-1] in _KINDS and _is_kind(field)
+    return not (is_named_otherwise or is_number_of_kind or field.is_about_message or field.is_named_like_time)
 
 
-def _is_number(value: Scalar) -> bool:
-    if isinstance(value, str):
-        return JSON_NUMBER.fullmatch(value) is not None
-    return isinstance(value, int | Decimal) and not isinstance(value, bool)
+def _is_numeric(value: Scalar) -> bool:
+    return is_number(value) or (isinstance(value, str) and JSON_NUMBER.fullmatch(value) is not None)
 
 
-def _kind(fields: Sequence[Field], values: Sequence[Field], count: int) -> Field | None:
+def _kind(fields: Sequence[Field], values: Sequence[Field], key: Field | None, count: int) -> Field | None:
     """Return the field that says what each message is about, or None if no value needs it.
 
-    A value needs it if messages of different kinds have it at the same path. The field is beside the value, or further
-    out.
+    A value needs it if messages of different kinds have it at the same path.
     """
     candidates = [
         field
         for field in fields
         if field.words[-1] in _KINDS
-        and len(field.values) >= NEARLY_ALL * count
-        and all(isinstance(value, str) and len(value) <= _NAME_LENGTH_MAX for value in field.values.values())
-        and 1 < len(set(field.values.values())) <= count // 2
+        and (field.words[-1] not in _VAGUE or len(field.words) == 1 or field.words[-2] in _KINDS)
+        and len(field.values) >= _MOST * count
+        and _is_kind(field)
+        and not _follows_from(field, key)
     ]
     for field in sorted(candidates, key=lambda one: (_KINDS.index(one.words[-1]), len(one.segments))):
-        if _divides(field, values):
+        if _divides(field, values, anywhere=field.words[-1] not in _VAGUE):
             return field
     return None
 
 
-def _divides(kind: Field, values: Sequence[Field]) -> bool:
-    """Return whether messages in which ``kind`` differs have the same value, beside it or further in."""
-    around = kind.segments[:-1]
+def _is_kind(field: Field) -> bool:
+    values = [*field.values.values()]
+    are_names = all(isinstance(one, str | int) and not isinstance(one, bool) for one in values)
+    is_repeated = 1 < len(set(values)) <= len(values) // 2
+    return are_names and is_repeated and max(len(str(one)) for one in values) <= _NAME_LENGTH_MAX
+
+
+def _follows_from(field: Field, key: Field | None) -> bool:
+    """Return whether each thing always has the same value, such as a name of its own. Then it is not a kind."""
+    if key is None or key.is_constant:
+        return False
+    known: dict[Scalar, Scalar] = {}
+    return all(known.setdefault(key.values.get(number), value) == value for number, value in field.values.items())
+
+
+def _divides(kind: Field, values: Sequence[Field], *, anywhere: bool = False) -> bool:
+    """Return whether messages in which ``kind`` differs share a value: beside it, further in or ``anywhere``."""
+    around = () if anywhere else kind.segments[:-1]
     return any(
         value.segments[: len(around)] == around
         and len({kind.values[number] for number in value.values if number in kind.values}) > 1
@@ -141,11 +162,12 @@ def _divides(kind: Field, values: Sequence[Field]) -> bool:
 
 
 def _by_kind(topic: str, kind: Field, values: Sequence[Field]) -> Iterator[StreamGuess]:
-    for name, _ in Counter(map(str, kind.values.values())).most_common():
-        messages = [number for number, value in kind.values.items() if value == name]
+    for which, _ in Counter(kind.values.values()).most_common():
+        messages = [number for number, value in kind.values.items() if value == which]
         streams = [*_streams(topic, values, messages)]
+        name = f"{kind.name}.{which}" if isinstance(which, int) else str(which)
         for stream in streams:
-            selects = f"{kind.path} == {literal(name)}"
+            selects = f"{kind.path} == {literal(which if isinstance(which, int) else name)}"
             yield StreamGuess(
                 name if name and len(streams) == 1 else f"{name}.{stream.name}",
                 stream.value,

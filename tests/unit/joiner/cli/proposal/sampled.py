@@ -31,5 +31,6 @@ def topic_of(documents: Iterable[tuple[str | None, Any]], name: str = "plant", p
     return Source(name, partitions, samples)
 
 
-def guessed(source: Source, **answers: str) -> TopicGuess:
-    return guess(source, Answers(**answers), NOW_NS)
+def guessed(source: Source, *, time_unit: str | None = None, **paths: str) -> TopicGuess:
+    given = {name: [path] for name, path in paths.items()}
+    return guess(source, Answers(time_unit=time_unit, **given), NOW_NS)

@@ -84,8 +84,41 @@ def test_a_path_that_no_message_has_is_told_before_anything_is_written(
     assert not (tmp_path / "new.toml").exists()
 
 
+def test_each_source_takes_the_first_path_that_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = []
+    for name, key, time in (("speed", "wzm", "a"), ("torque", "presse", "b")):
+        path = tmp_path / f"{name}.jsonl"
+        lines = ({key: f"m{number % 3}", time: 1000 + number, name: number} for number in range(30))
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        sources.append(str(path))
+    assert run(sources) == QUESTION
+    given = ["--key", "$.wzm", "--key", "$.presse", "--time", "$.a", "--time", "$.b", "--time-unit", "s"]
+    assert run([*sources, *given]) == 0
+    streams = tomllib.loads(capsys.readouterr().out)["stream"]
+    assert [(one["key"], one["time"]) for one in streams] == [("$.wzm", "$.a"), ("$.presse", "$.b")]
+
+
+def test_files_of_one_thing_can_have_a_key_in_quotes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = []
+    for name in ("speed", "torque"):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text(
+            "".join(f'{{"ts": {1_700_000_000_000 + number}, "{name}": {number}}}\n' for number in range(30))
+        )
+        paths.append(str(path))
+    assert run(paths) == QUESTION
+    assert "--key \"'machine'\"" in capsys.readouterr().err
+    assert run([*paths, "--key", "'machine'"]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["topics"] == {"partitions": 1}
+
+
+def test_a_file_has_no_time_of_kafka(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([recorded(tmp_path, "speed"), "--time", "kafka.timestamp"]) == 1
+    assert "a file has no kafka.timestamp" in capsys.readouterr().err
+
+
 def test_a_misspelt_file_is_not_looked_for_in_kafka(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in (str(tmp_path), str(tmp_path / "sped.jsonl"), ""):
+    for name in (str(tmp_path / "sped.jsonl"), ""):
         assert run([name]) == 1
         assert "there is no file" in capsys.readouterr().err
 
@@ -122,7 +155,6 @@ def test_files_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFix
         ["x", "--samples", "0"],
         ["x", "--key", "machine"],
         ["x", "--time-unit", "h"],
-        ["x", "--time", "kafka.timestamp", "--id", "$.a"],
         ["x", "--config", "nowhere.toml"],
     ],
 )

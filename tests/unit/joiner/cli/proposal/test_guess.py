@@ -82,7 +82,7 @@ def test_a_time_without_an_offset_is_not_used_and_the_reason_is_told() -> None:
     documents = [("m1", {"machine": "m1", "ts": "2024-05-01 12:00:00", "rpm": number}) for number in range(9)]
     topic = guessed(topic_of(documents))
     assert topic.time == "kafka.timestamp"
-    assert any("has no offset from UTC" in note for note in topic.notes)
+    assert any("with an offset from UTC" in note for note in topic.notes)
     assert topic.id is None
 
 
@@ -177,7 +177,7 @@ def test_what_is_not_json_is_refused_with_what_it_may_be(value: bytes | None, re
 
 
 def test_messages_without_numbers_are_refused_with_their_fields() -> None:
-    with pytest.raises(UnusableSource, match=r"no field .* is a measured number \(fields: \$\.host, \$\.ts"):
+    with pytest.raises(UnusableSource, match=r"no field .* is a measured number. Fields: \$\.host .'m1'., \$\.ts"):
         guessed(file_of([{"host": "m1", "ts": AT_MS, "state": "on"}] * 3))
 
 
@@ -273,7 +273,7 @@ def test_a_number_is_not_taken_for_a_time_of_unknown_unit_by_its_letters(name: s
 
 def test_a_given_time_that_cannot_be_used_is_refused_with_the_reason() -> None:
     documents = [{"host": "m1", "ts": "2024-05-01 12:00:00", "v": number} for number in range(9)]
-    with pytest.raises(UnusableSource, match=r"\$\.ts cannot be the time: '2024-05-01 12:00:00' has no offset"):
+    with pytest.raises(UnusableSource, match=r"\$\.ts cannot be the time, because '2024-05-01 12:00:00' is not an ISO"):
         guessed(file_of(documents), time="$.ts")
 
 
@@ -293,8 +293,9 @@ def test_other_possible_keys_are_told() -> None:
         for number in range(9)
     ]
     topic = guessed(file_of(documents))
-    assert topic.key == "$.unit"
-    assert any("other possible keys: $.machine" in note for note in topic.notes)
+    assert topic.key == "$.machine"
+    documents = [one | {"machine": f"m{number % 2}", "device": one["unit"]} for number, one in enumerate(documents)]
+    assert any("other possible keys: $.device" in note for note in guessed(file_of(documents)).notes)
 
 
 @pytest.mark.parametrize("time", ["2024-05-01 12:00:00", None, {"a": 1}])
@@ -314,6 +315,119 @@ def test_the_unit_of_own_records_can_be_answered() -> None:
 def test_an_array_of_messages_is_refused() -> None:
     with pytest.raises(UnusableSource, match="a line is an array of messages, but each message needs a line"):
         guessed(file_of([[{"v": 1}, {"v": 2}]]))
+
+
+def test_a_unit_of_measure_and_a_constant_are_not_the_key() -> None:
+    documents = [
+        {"ts": AT_MS + number, "value": number, "unit": "mm/s", "source": "/plant/hall-2", "machine": f"m{number % 3}"}
+        for number in range(60)
+    ]
+    topic = guessed(file_of(documents))
+    assert topic.key == "$.machine"
+    assert not any("$.machine ==" in note for note in topic.notes)
+
+
+def test_a_name_that_follows_from_the_key_is_not_a_kind() -> None:
+    documents = [
+        {"machine_id": number % 3, "machine_name": f"press{number % 3}", "ts": AT_MS + number, "rpm": number}
+        for number in range(60)
+    ]
+    assert [one.name for one in guessed(file_of(documents)).streams] == ["rpm"]
+
+
+@pytest.mark.parametrize("name", ["operator_name", "product_type", "shift_event"])
+def test_what_may_have_new_values_tomorrow_does_not_divide_the_messages(name: str) -> None:
+    documents = [
+        {"machine": f"m{number % 3}", name: ("Ann", "Bob")[number % 2], "ts": AT_MS + number, "rpm": number}
+        for number in range(60)
+    ]
+    topic = guessed(file_of(documents))
+    assert [one.name for one in topic.streams] == ["rpm"]
+    assert any(f"if $.{name} (Ann, Bob) says" in note for note in topic.notes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ({"channel": 0}, {"channel.0", "channel.1"}),
+        ({"tags": {"metric": 0}}, {"temp", "hum"}),
+    ],
+)
+def test_kinds_may_be_numbers_or_beside_the_object_of_the_value(kind: dict[str, Any], names: set[str]) -> None:
+    documents = []
+    for number in range(60):
+        which = number % 2
+        named = {"channel": which} if "channel" in kind else {"tags": {"metric": ("temp", "hum")[which]}}
+        documents.append({"device": f"d{number // 2 % 3}", "ts": AT_MS + number, "fields": {"value": number}, **named})
+    topic = guessed(file_of(documents))
+    assert {one.name for one in topic.streams} == names
+
+
+def test_a_second_field_that_divides_the_messages_is_told() -> None:
+    documents = [
+        {"device": "d", "metric": "ab"[number % 2], "place": ("front", "back")[number // 2 % 2], "ts": AT_MS + number}
+        | {"value": number}
+        for number in range(60)
+    ]
+    topic = guessed(file_of(documents))
+    assert {one.name for one in topic.streams} == {"a", "b"}
+    assert any("if $.place (back, front) says" in note for note in topic.notes)
+
+
+def test_a_time_of_arrival_does_not_replace_an_unusable_time_of_measurement_without_a_question() -> None:
+    documents = [
+        {"host": "m1", "ts": "2024-05-01 12:00:00", "received_at": f"2024-05-01T12:01:{number:02}Z", "rpm": number}
+        for number in range(60)
+    ]
+    with pytest.raises(Question, match=r"\$\.ts cannot be the time.*answer with --time '\$\.received_at'"):
+        guessed(file_of(documents))
+    assert guessed(file_of(documents), time="$.received_at").time == "$.received_at"
+
+
+def test_own_records_are_known_among_watermarks_and_a_damaged_one() -> None:
+    own: list[Any] = [
+        {"thing": "m1", "quantity": "ab"[number % 2], "phenomenonTime": AT_MS + number, "result": number, "id": "i"}
+        for number in range(60)
+    ]
+    assert guessed(file_of([*own, {"thing": "m1"}, {"mark": AT_MS, "quantity": "a"}])).is_own
+
+
+@pytest.mark.parametrize("time", [638_700_000_000_000_000, 754_000_000])
+def test_other_epochs_are_a_question(time: int) -> None:
+    with pytest.raises(Question, match="in which unit"):
+        guessed(file_of([{"host": "m1", "ts": time + number, "v": number} for number in range(9)]))
+
+
+def test_a_unit_answers_for_times_that_do_not_tell_it() -> None:
+    doubtful = [{"host": "m1", "ts": 86_400 + number, "v": number} for number in range(9)]
+    assert guessed(file_of(doubtful), time_unit="s").time_unit == "s"
+    assert guessed(topic_of(messages()), time_unit="s").time_unit == "ms"
+    odd = guessed(topic_of(messages()), time="$.ts", time_unit="s")
+    assert any("check the unit" in note for note in odd.notes)
+
+
+def test_the_id_of_a_changed_row_is_no_id() -> None:
+    change = [{"after": {"id": number, "machine": "m1", "ts": AT_MS + number, "rpm": number}} for number in range(30)]
+    assert guessed(file_of(change)).id is None
+
+
+def test_a_time_beside_a_value_must_be_named_like_that_of_a_measurement() -> None:
+    documents = [
+        {"host": "m1", "ts": AT_MS + number, "job": {"temp": number, "delivery_time": f"2026-12-01T00:00:{number:02}Z"}}
+        for number in range(30)
+    ]
+    assert [one.time for one in guessed(file_of(documents)).streams] == [None]
+
+
+@pytest.mark.parametrize(
+    ("measured", "handled"),
+    [("sample_time", "inserted_at"), ("process_time", "archived_time"), ("observed_at", "published_at")],
+)
+def test_names_tell_the_time_of_the_measurement(measured: str, handled: str) -> None:
+    documents = [
+        {"host": "m1", handled: AT_MS + number + 5, measured: AT_MS + number, "v": number} for number in range(30)
+    ]
+    assert guessed(file_of(documents)).time == f"$.{measured}"
 
 
 def test_deep_and_wide_messages_take_linear_space() -> None:

@@ -103,6 +103,14 @@ def test_messages_in_the_wrong_partition_would_be_rejected() -> None:
     assert "belongs in partition" in str(tried)
 
 
+def test_own_records_are_read_as_the_joiner_reads_them() -> None:
+    own = {"thing": "m1", "quantity": "a", "phenomenonTime": AT_MS, "result": 1, "id": "i"}
+    wrong = [("m1", own | {"result": None}), ("m1", own | {"id": 5}), ("zz", own)]
+    topics = [guessed(topic_of([*[("m1", own)] * 60, *wrong], "x")), guessed(topic_of([("m1", own)] * 9, "y"))]
+    tried, _ = try_out(compose(topics), topics)
+    assert (tried.things, tried.rejected) == ({"m1": 60}, 3)
+
+
 def test_joins_of_similar_names_have_names_of_their_own() -> None:
     topics = [guessed(file_of(documents("speed", "torque", "torque_2", "torque 2"), "x"))]
     proposal = compose(topics)
