@@ -158,8 +158,8 @@ def _topics(topics: Sequence[TopicGuess], own: TopicGuess | None, partitions: in
         yield f"data = {_toml(own.source.topic)}"
     elif any(topic.source.topic == "machine.data" for topic in topics):
         yield 'data = "lsb.data"  # not used, but the default is the topic of a stream'
-    if any(parse_literal(topic.key) is not None for topic in topics):
-        partitions = 1  # all messages have the same key
+    if not partitions and any(parse_literal(topic.key) is not None for topic in topics):
+        partitions = 1  # the messages of such a topic have the same key
     if partitions:
         yield f"partitions = {partitions}"
     else:
