@@ -52,7 +52,8 @@ _WATERMARK_CHECKS: Final = 4
 class Bridge:
     """Forwards events and plain numbers from MQTT to Kafka until ``is_stopping`` returns true.
 
-    ``clock`` returns the time in nanoseconds since the epoch; it gives plain numbers their time.
+    ``clock`` returns the time in nanoseconds since the epoch. It gives plain numbers their time, and tells which event
+    times are too far in the future to advance a watermark.
     """
 
     def __init__(
@@ -64,9 +65,8 @@ class Bridge:
         self._ledger = self._forwarder.ledger
         # The random part distinguishes the ids of this run from those of all other runs.
         self._numbers = NumberParser(own.number, settings.events.time_unit, clock, secrets.token_hex(8))
-        self._has_skipped = False
         self._session = MqttSession(settings.mqtt, own)
-        self._watermarks = _WatermarkWriter(settings) if own.idle_after is not None else None
+        self._watermarks = _WatermarkWriter(settings, clock) if own.idle_after is not None else None
         self._progress = Progress()
         self._telemetry = TelemetryServer(settings.metrics)
         self._publish_times = PublishTimes(self._telemetry)
@@ -160,7 +160,7 @@ class Bridge:
             self._write_watermarks(self._watermarks, int((now_s - started_s) * 1e9) if reading else 0)
 
     def _accept(self, messages: list[Message]) -> None:
-        if messages:
+        if messages and self._session.is_accepted:
             self._back_off_s = _BACK_OFF_S[0]
         self._publish_times.began(len(messages))
         found = self._forwarder.forward((one.topic, one.packet_id, self._parse(one)) for one in messages)
@@ -175,13 +175,14 @@ class Bridge:
         parsed = self._numbers.parse(message.topic, message.payload, is_retained=message.is_retained)
         if parsed is None:
             return self._forwarder.parser.parse(message.payload)
-        if parsed is SKIPPED and not self._has_skipped:
-            self._has_skipped = True
-            logger.warning(
-                "skipped the retained message of the topic %s, because a retained number has no known time; "
-                "further retained numbers are skipped without a message",
-                shown(message.topic),
-            )
+        if parsed is SKIPPED:
+            if not self._progress.skipped:
+                logger.warning(
+                    "skipped the retained message of the topic %s, because a retained number has no known time; "
+                    "further retained numbers are skipped without a message, but counted",
+                    shown(message.topic),
+                )
+            self._progress.skipped += 1
         return parsed
 
     def _write_watermarks(self, watermarks: _WatermarkWriter, listening_ns: int) -> None:
@@ -219,8 +220,9 @@ class _WatermarkWriter:
     reading until Kafka has confirmed all records.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, clock: Callable[[], int]) -> None:
         own = settings.connector
+        self._clock = clock
         idle_after_ns = own.idle_after or 0
         self._unit_ns = UNIT_NS[settings.events.time_unit]
         self._watch = SilenceWatch(
@@ -234,7 +236,7 @@ class _WatermarkWriter:
 
     def observe(self, thing: str, quantity: str, time_ns: int) -> None:
         """Register the arrival of a quantity's record with the event time ``time_ns``."""
-        self._watch.observe(thing, quantity, time_ns, now_ns=self._listened_ns, wall_ns=time.time_ns())
+        self._watch.observe(thing, quantity, time_ns, now_ns=self._listened_ns, wall_ns=self._clock())
 
     def collect(self, listening_ns: int, *, is_confirmed: bool) -> list[tuple[bytes, bytes]]:
         """Return the key and value of each watermark that is due after another ``listening_ns`` spent reading.

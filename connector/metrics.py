@@ -24,6 +24,7 @@ def register_metrics(telemetry: TelemetryServer, progress: Progress, ledger: Led
     counter("lsb_connector_events", "Events received from MQTT, including redelivered ones.", lambda: progress.messages)
     counter("lsb_connector_records", "Records sent to Kafka.", lambda: progress.records)
     counter("lsb_connector_rejected", "Quantities and events that became dead letters.", lambda: progress.rejected)
+    counter("lsb_connector_skipped", "Retained plain numbers that were skipped.", lambda: progress.skipped)
     counter(
         "lsb_connector_watermarks",
         "Watermarks sent for silent quantities.",
@@ -35,15 +36,26 @@ def register_metrics(telemetry: TelemetryServer, progress: Progress, ledger: Led
         "Connections to MQTT that were lost or could not be established.",
         lambda: progress.losses,
     )
-    gauge("lsb_connector_mqtt_connected", "1 while there is a connection to MQTT, else 0.", lambda: session.is_accepted)
+    gauge(
+        "lsb_connector_mqtt_connected",
+        "1 while there is a connection to MQTT with all subscriptions granted, else 0.",
+        lambda: session.is_accepted,
+    )
     gauge("lsb_connector_unacknowledged_events", "Events not yet acknowledged to MQTT.", lambda: len(ledger))
     gauge(
         "lsb_connector_unacknowledged_bytes",
         "Memory used by the records of unacknowledged events.",
         lambda: ledger.size_bytes,
     )
-    unready = f"there is no connection to MQTT at {session.address}"
-    telemetry.why_unready = lambda: "" if session.is_accepted else unready
+    telemetry.why_unready = lambda: _why_unready(session)
+
+
+def _why_unready(session: MqttSession) -> str:
+    if session.is_accepted:
+        return ""
+    if session.is_connected:
+        return f"the MQTT broker at {session.address} has not granted the subscriptions yet"
+    return f"there is no connection to MQTT at {session.address}"
 
 
 class PublishTimes:

@@ -9,6 +9,7 @@ MQTT broker sends these on every subscription, long after the number was measure
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -19,7 +20,8 @@ from connector.events import UNREADABLE_TOPIC, Parsed, Refusal, UnusableError, m
 from connector.settings import NumberSettings
 
 NUMBER_BYTES_MAX: Final = 400
-"""The maximum length of a payload in bytes. The exact text of any float64 that a device prints is shorter."""
+"""The maximum length of a payload in bytes. Any float64 with 17 significant digits, which identify it, is shorter, even
+without an exponent. Only the exact decimal expansion of a float64 can be longer (over 1,000 digits); it is refused."""
 
 SKIPPED: Final = Parsed("", 0, [], [])
 """The result for a retained message."""
@@ -48,16 +50,19 @@ class NumberParser:
             return None
         for pattern, template in self._templates:
             if (levels := pattern.fullmatch(topic)) is not None:
-                return SKIPPED if is_retained else self._record(template, levels.groupdict(), payload)
+                return SKIPPED if is_retained else self._record(template, levels, payload)
         return None
 
-    def _record(self, template: NumberSettings, levels: dict[str, str], payload: bytes) -> Parsed:
+    def _record(self, template: NumberSettings, match: re.Match[str], payload: bytes) -> Parsed:
+        levels = match.groupdict()
         try:
             thing = measured(template.thing.format_map(levels), "the thing in the MQTT topic")
             quantity = measured(template.quantity.format_map(levels), "the quantity in the MQTT topic")
             value = _value(payload)
         except UnusableError as error:
-            return Parsed("", 0, [], [Refusal(payload, short(str(error)))])
+            # Many devices may send the same text, such as NaN. No topic contains a NUL character.
+            digest = hashlib.sha256(match.string.encode() + b"\0" + payload).hexdigest()
+            return Parsed("", 0, [], [Refusal(payload, short(str(error)), f"mqtt:{digest[:32]}")])
         time = self._clock() // self._unit_ns
         self._count += 1
         record = Record(thing, quantity, time, value, f"{self._run}-{self._count}")

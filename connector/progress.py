@@ -15,7 +15,7 @@ class Progress:
     """Counts messages and records, and logs the counts periodically."""
 
     def __init__(self) -> None:
-        self.messages = self.records = self.rejected = self.watermarks = self.losses = 0
+        self.messages = self.records = self.rejected = self.skipped = self.watermarks = self.losses = 0
         self._reported_s = time.monotonic()
         self._reported_messages = 0
 
@@ -35,7 +35,7 @@ class Progress:
         now_s = time.monotonic()
         rate = (self.messages - self._reported_messages) / max(now_s - self._reported_s, 1e-3)
         _log.info(
-            "%s: %d messages, %d records, %d rejected, %d watermarks, %.0f messages/s, %d unacknowledged",
-            what, self.messages, self.records, self.rejected, self.watermarks, rate, unacknowledged,
+            "%s: %d messages, %d records, %d rejected, %d skipped, %d watermarks, %.0f messages/s, %d unacknowledged",
+            what, self.messages, self.records, self.rejected, self.skipped, self.watermarks, rate, unacknowledged,
         )  # fmt: skip
         self._reported_s, self._reported_messages = now_s, self.messages

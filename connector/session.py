@@ -44,6 +44,16 @@ _TURN_BYTES_MAX: Final = 256 * 1024
 """An iteration stops reading once the payloads total this many bytes: processing them takes time, and keep-alives are
 sent only between iterations."""
 
+_HELD_TURNS_MAX: Final = 20
+"""The messages of how many iterations to hold back until the subscriptions are granted. Some brokers (mosquitto without
+a limit on messages in flight) send all that they have queued before their answer, which may not fit in memory."""
+
+_FILTERS_MAX: Final = 8
+"""Maximum number of topic filters in a packet. AWS IoT Core refuses a SUBSCRIBE with more."""
+
+_ANSWER_TIMEOUT_S: Final = 10.0
+"""How long the broker may send no message while its answer to a SUBSCRIBE is outstanding."""
+
 DISCONNECT_S: Final = 1.0
 _READ_BYTES: Final = 65_536
 _POLL_S: Final = 0.05
@@ -57,7 +67,7 @@ _PERMANENT: Final = {
 """Refusals that a retry cannot fix. Maps paho's name for each (MQTT 3.1.1, sections 3.2.2.3 and 3.9.3) to the reason
 and the settings to check. After any other refusal, the service reconnects."""
 
-_MALFORMED: Final = (MQTTException, ValueError, IndexError, struct.error)
+_MALFORMED: Final = (MQTTException, ValueError, LookupError, struct.error)
 """The exceptions that paho raises on malformed packets."""
 
 
@@ -81,6 +91,35 @@ class Message(NamedTuple):
     is_retained: bool = False
 
 
+def _turn_length(messages: list[Message]) -> int:
+    """Return how many of the messages to process in one iteration."""
+    size_bytes = 0
+    for count, message in enumerate(messages, 1):
+        size_bytes += len(message.payload)
+        if count == _TURN_MESSAGES_MAX or size_bytes >= _TURN_BYTES_MAX:
+            return count
+    return len(messages)
+
+
+def _packets_of(filters: list[str]) -> list[list[str]]:
+    return [filters[first : first + _FILTERS_MAX] for first in range(0, len(filters), _FILTERS_MAX)]
+
+
+def _disconnect(client: Client, connection: Any, deadline_s: float) -> None:
+    # paho closes its socket right after sending DISCONNECT. If the socket has unread data, closing it resets the
+    # connection, and the last acknowledgements are lost. Therefore, duplicate the socket, and read from the duplicate
+    # until the broker closes the connection.
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as kept:
+        client.disconnect()
+        while client.want_write() and time.monotonic() < deadline_s:
+            select.select([], [kept], [], _POLL_S)
+            client.loop_write()
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            readable, _, _ = select.select([kept], [], [], left_s)
+            if readable and not kept.recv(_READ_BYTES):
+                break
+
+
 class MqttSession:
     """The connector's session with the MQTT broker.
 
@@ -90,11 +129,14 @@ class MqttSession:
     def __init__(self, mqtt: MqttSettings, connector: ConnectorSettings) -> None:
         self._mqtt = mqtt
         self._connector = connector
-        self._filters = subscriptions(mqtt.topic, connector.number)
+        self._filters, self._covered = subscriptions(mqtt.topic, connector.number)
         self._client: Client | None = None
         self._arrived: list[Message] = []
         self._connack: tuple[bool, ReasonCode] | None = None
         self._refusal: tuple[str, ReasonCode] | None = None
+        self._ungranted: dict[int | None, list[str]] = {}
+        self._is_granted = False
+        self._answer_due_s = 0.0
         self._was_connected = self._is_resumed = False
 
     @property
@@ -109,16 +151,18 @@ class MqttSession:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the broker has accepted the connection."""
-        return self._client is not None and self._connack is not None and not self._connack[1].is_failure
+        """Whether the broker has accepted the connection and granted all subscriptions."""
+        return self._client is not None and self._is_granted
 
     def connect(self) -> None:
         """Connect, resume the session if the broker has it, and subscribe. Blocks for up to `CONNECT_TIMEOUT_S`.
 
-        Raises `SessionLostError` or `SessionRefusedError`. If the broker refuses the subscription, a later `receive`
-        raises the error.
+        Raises `SessionLostError` or `SessionRefusedError`. If the broker refuses a subscription, a later `receive`
+        raises the error; if it does not answer, a later `wait` does.
         """
         self._arrived.clear()
+        self._ungranted.clear()
+        self._is_granted = False
         self._refusal = None
         self._connack = None
         deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
@@ -131,35 +175,42 @@ class MqttSession:
         if self._was_connected and not self._is_resumed:
             logger.warning("the MQTT broker has lost the session: messages may have been lost with it")
         self._was_connected = True
-        client.subscribe([(one, 1) for one in self._filters])
+        for filters in _packets_of(self._filters):
+            _, packet_id = client.subscribe([(one, 1) for one in filters])
+            self._ungranted[packet_id] = filters
+        self._answer_due_s = time.monotonic() + _ANSWER_TIMEOUT_S
 
     def wait(self, timeout_s: float, *, reading: bool) -> bool:
         """Wait up to ``timeout_s`` until packets can be received or sent; return whether to call `receive`.
 
         This is also true if the connection has been lost; `receive` then raises the error. If ``reading`` is
-        false, does not wait for incoming packets.
+        false, does not wait for incoming packets. Raises `SessionLostError` if the broker does not answer the
+        subscription.
         """
         connection: Any = self._client.socket() if self._client is not None else None
         if self._client is None or connection is None:
             return self._client is not None
-        if reading and (self._arrived or (isinstance(connection, ssl.SSLSocket) and connection.pending())):
+        has_arrived = bool(self._arrived) and not self._is_holding_back()
+        if reading and (has_arrived or (isinstance(connection, ssl.SSLSocket) and connection.pending())):
             return True
         readers = [connection] if reading else []
         writers = [connection] if self._client.want_write() else []
-        readable, _, _ = select.select(readers, writers, [], timeout_s)
+        readable, writable, _ = select.select(readers, writers, [], timeout_s)
+        is_quiet = reading and not readable and not writable
+        if is_quiet and self._ungranted and time.monotonic() >= self._answer_due_s:
+            self._lose("the broker did not answer the subscription")
         return bool(readable)
 
     def receive(self) -> list[Message]:
-        """Return the messages that have arrived, in order. Raises `SessionLostError` or `SessionRefusedError`."""
-        client = self._client
-        size_bytes = sum(len(message.payload) for message in self._arrived)
-        while client is not None and len(self._arrived) < _TURN_MESSAGES_MAX and size_bytes < _TURN_BYTES_MAX:
-            before = len(self._arrived)
-            self._read(client)
-            if len(self._arrived) == before:
-                break
-            size_bytes += sum(len(message.payload) for message in self._arrived[before:])
-        messages, self._arrived = self._arrived, []
+        """Return the messages that have arrived, in order. Raises `SessionLostError` or `SessionRefusedError`.
+
+        Messages are held back until the broker has granted all subscriptions, because after a refusal it would deliver
+        them again.
+        """
+        if not self._arrived or self._is_holding_back():
+            self._read_turn()
+        count = 0 if self._is_holding_back() else _turn_length(self._arrived)
+        messages, self._arrived = self._arrived[:count], self._arrived[count:]
         return messages
 
     def acknowledge(self, packet_ids: list[int]) -> None:
@@ -189,21 +240,26 @@ class MqttSession:
         """
         client, self._client = self._client, None
         connection = client.socket() if client is not None else None
-        if client is None or connection is None:
-            return
-        deadline_s = time.monotonic() + wait_s
-        # paho closes its socket right after sending DISCONNECT. If the socket has unread data, closing it resets the
-        # connection, and the last acknowledgements are lost. Therefore, duplicate the socket, and read from the
-        # duplicate until the broker closes the connection.
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as kept:
-            client.disconnect()
-            while client.want_write() and time.monotonic() < deadline_s:
-                select.select([], [kept], [], _POLL_S)
-                client.loop_write()
-            while (left_s := deadline_s - time.monotonic()) > 0:
-                readable, _, _ = select.select([kept], [], [], left_s)
-                if readable and not kept.recv(_READ_BYTES):
-                    break
+        if client is not None and connection is not None:
+            _disconnect(client, connection, time.monotonic() + wait_s)
+
+    def _is_holding_back(self) -> bool:
+        return (
+            not self._is_granted
+            and len(self._arrived) < _HELD_TURNS_MAX * _TURN_MESSAGES_MAX
+            and sum(len(message.payload) for message in self._arrived) < _HELD_TURNS_MAX * _TURN_BYTES_MAX
+        )
+
+    def _read_turn(self) -> None:
+        client, first, size_bytes = self._client, len(self._arrived), 0
+        while client is not None and len(self._arrived) - first < _TURN_MESSAGES_MAX and size_bytes < _TURN_BYTES_MAX:
+            before = len(self._arrived)
+            self._read(client)
+            if len(self._arrived) == before:
+                break
+            size_bytes += sum(len(message.payload) for message in self._arrived[before:])
+        if len(self._arrived) > first:
+            self._answer_due_s = time.monotonic() + _ANSWER_TIMEOUT_S
 
     def _await_connack(self, client: Client, deadline_s: float) -> tuple[bool, ReasonCode]:
         while True:
@@ -275,13 +331,19 @@ class MqttSession:
         self._arrived.append(Message(topic, bytes(message.payload), packet_id, message.retain))
 
     def _on_subscribe(
-        self, _client: Client, _data: object, _mid: int, reasons: list[ReasonCode], _properties: object
+        self, client: Client, _data: object, packet_id: int, reasons: list[ReasonCode], _properties: object
     ) -> None:
-        for one, reason in zip(self._filters, reasons, strict=True):  # ValueError: a malformed packet
+        filters = self._ungranted.pop(packet_id)  # KeyError: a malformed packet, like ValueError below
+        for one, reason in zip(filters, reasons, strict=True):
             if reason.getName() != "Granted QoS 1":
                 self._refusal = (f"the subscription to {one!r} at QoS 1", reason)
                 return
+        if self._ungranted:
+            return
         # Only now is every message received that is published from now on.
+        self._is_granted = True
+        for filters in _packets_of(self._covered):
+            client.unsubscribe(filters)
         state = "resumed" if self._is_resumed else "new"
         logger.info(
             "connected to MQTT at %s with a %s session, topic %s", self.address, state, ", ".join(self._filters)

@@ -25,8 +25,8 @@ from broker.times import parse_duration
 
 _NAME: Final = re.compile(r"\{([a-zA-Z][a-zA-Z0-9_]{0,31})\}")
 
-_SHARED: Final = "$share/"
-"""What the filter of a shared subscription begins with."""
+_SHARED: Final = {"$share", "$queue"}
+"""The first level of the filter of a shared subscription; ``$queue`` is EMQX's."""
 
 
 def _topic_template(text: str) -> str:
@@ -42,7 +42,7 @@ def _topic_template(text: str) -> str:
             )
     if len(names) > len(set(names)):
         raise ValueError("no {name} may occur more than once")
-    if text.startswith(_SHARED):
+    if _is_shared(text):
         raise ValueError("must not be a shared subscription")
     return text
 
@@ -132,14 +132,16 @@ class ConnectorSettings(Section):
     """The topics whose messages are plain numbers, at most 100 templates. The first one that matches is used."""
 
 
-def subscriptions(topic: str, numbers: Sequence[NumberSettings]) -> list[str]:
-    """Return the filters to subscribe to: that of the events and those of the numbers, without those inside another.
+def subscriptions(topic: str, numbers: Sequence[NumberSettings]) -> tuple[list[str], list[str]]:
+    """Return the filters to subscribe to, and those to unsubscribe from because another filter covers them.
 
-    A broker may deliver a message once for each matching subscription. Since no two of these filters overlap
-    (`Settings` refuses all other overlaps), each message is delivered once.
+    A broker may deliver a message once for each matching subscription. Since no two of the filters to subscribe to
+    overlap (`Settings` refuses all other overlaps), each message is delivered once. A session may still have
+    subscriptions to the covered filters, from before the wider filter was added.
     """
     filters = list(dict.fromkeys([topic, *(one.filter for one in numbers)]))
-    return [one for one in filters if not any(other != one and _covers(other, one) for other in filters)]
+    covered = [one for one in filters if any(other != one and _covers(other, one) for other in filters)]
+    return [one for one in filters if one not in covered], covered
 
 
 class Settings(ServiceSettings):
@@ -154,6 +156,11 @@ class Settings(ServiceSettings):
 
     @model_validator(mode="after")
     def _each_message_arrives_once(self) -> Self:
+        if self.connector.number and _is_shared(self.mqtt.topic):
+            raise ValueError(
+                "connector.number cannot be used while mqtt.topic is a shared subscription, because each of several "
+                "connectors would receive every number: set mqtt.topic to a topic filter without $share or $queue"
+            )
         numbers = [(f"connector.number.{place}.topic", one.filter) for place, one in enumerate(self.connector.number)]
         for (before, earlier), (name, later) in combinations(numbers, 2):
             if _covers(earlier, later):
@@ -161,11 +168,13 @@ class Settings(ServiceSettings):
                     f"{name} never applies, because {before} matches the same topics: move it before that, or remove it"
                 )
                 raise ValueError(message)
-        for (left, one), (right, other) in combinations([("mqtt.topic", self.mqtt.topic), *numbers], 2):
-            if _overlap(one, other) and not (_covers(one, other) or _covers(other, one)):
+        names = {one: name for name, one in reversed([("mqtt.topic", self.mqtt.topic), *numbers])}
+        subscribed, _ = subscriptions(self.mqtt.topic, self.connector.number)
+        for one, other in combinations(subscribed, 2):
+            if _overlap(one, other):
                 message = (
-                    f"{left} and {right} overlap, so the MQTT broker could deliver a message twice: change them so "
-                    "that no topic matches both, or so that one of them matches all topics of the other"
+                    f"{names[one]} and {names[other]} overlap, so the MQTT broker could deliver a message twice: "
+                    "change them so that no topic matches both, or so that one of them matches all topics of the other"
                 )
                 raise ValueError(message)
         return self
@@ -175,10 +184,9 @@ class Settings(ServiceSettings):
         return "topics.data_format" if self.topics.has_rows else None
 
 
-def _levels(text: str) -> tuple[list[str], bool]:
-    """Return the levels of a topic filter, at least one, and whether its subscription is shared."""
-    is_shared = text.startswith(_SHARED)
-    return text.split("/")[2 if is_shared else 0 :] or [""], is_shared
+def _is_shared(text: str) -> bool:
+    """Return whether a subscription to a topic filter is shared: the broker divides its messages among the clients."""
+    return text.split("/", 1)[0] in _SHARED
 
 
 def _are_apart(one: list[str], other: list[str]) -> bool:
@@ -187,8 +195,8 @@ def _are_apart(one: list[str], other: list[str]) -> bool:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Return whether some topic matches both filters."""
-    (left, _), (right, _) = _levels(one), _levels(other)
+    """Return whether some topic matches both filters, which are not shared."""
+    left, right = one.split("/"), other.split("/")
     if _are_apart(left, right):
         return False
     for a, b in zip_longest(left, right):
@@ -200,13 +208,8 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _covers(wide: str, narrow: str) -> bool:
-    """Return whether a subscription to ``wide`` delivers all that one to ``narrow`` does.
-
-    A shared subscription covers only itself, because it delivers some of its messages to other clients.
-    """
-    (left, is_shared), (right, is_also_shared) = _levels(wide), _levels(narrow)
-    if is_shared or is_also_shared:
-        return wide == narrow
+    """Return whether a subscription to ``wide`` delivers all that one to ``narrow`` does. Neither is shared."""
+    left, right = wide.split("/"), narrow.split("/")
     if _are_apart(left, right):
         return False
     for a, b in zip_longest(left, right):

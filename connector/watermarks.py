@@ -2,8 +2,8 @@
 
 This module is pure: the caller passes in the time and the arrivals. A quantity is silent if its thing is still sending
 but no record of the quantity has arrived for ``idle_after_ns``, counting only the time spent reading. T is the largest
-event time of the *thing* minus ``idle_after_ns``, so it is derived from the data. The clock determines only when a
-watermark is written, never its time.
+event time of the *thing* minus ``idle_after_ns``, so it is derived from the records. When a watermark is written does
+not change its time. (The event time of a plain number, though, is the time of its arrival, which comes from a clock.)
 
 A watermark is written only if T is above the last watermark and above every event time of the quantity itself. While
 Kafka has yet to confirm a record, the caller must not write the watermarks that `SilenceWatch.due` returns. No other

@@ -169,7 +169,7 @@ def test_plain_numbers_and_events_arrive_whatever_kills_the_connector(pipeline: 
     """A plain number may become several records after a kill, but never none."""
     name = pipeline.name
     templates = [
-        {"topic": f"{name}/plant/{{site}}/{{thing}}/{{quantity}}", "thing": "{site}-{thing}"},
+        {"topic": f"{name}/plant/{{site}}/{{thing}}/{{quantity}}", "thing": "{site}/{thing}"},
         {"topic": f"{name}/meter/{{thing}}/#", "quantity": "energy"},
     ]
     count = 3_000
@@ -211,7 +211,7 @@ def test_plain_numbers_and_events_arrive_whatever_kills_the_connector(pipeline: 
     assert {record.result for record in found} == values_of(numbers + live)
     assert len({record.id for record in found}) == len(found)
     assert {(record.thing, record.quantity) for record in found} == {
-        ("s1-oven0", "temperature"), ("s1-oven1", "temperature"), ("s1-oven2", "temperature"), ("m1", "energy"),
+        ("s1/oven0", "temperature"), ("s1/oven1", "temperature"), ("s1/oven2", "temperature"), ("m1", "energy"),
     }  # fmt: skip
     assert all(isinstance(record.phenomenonTime, int) for record in found)
     assert all(before_ms <= int(record.phenomenonTime) <= time.time_ns() // 10**6 for record in found)

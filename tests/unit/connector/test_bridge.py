@@ -5,9 +5,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion
 
 from broker.kafka.producer import Outgoing
 from connector.bridge import Bridge
@@ -35,10 +38,10 @@ def bridge() -> tuple[Bridge, KeepingProducer]:
     return found, producer
 
 
-def bridge_for_numbers() -> tuple[Bridge, KeepingProducer]:
+def bridge_for_numbers(clock: Callable[[], int] = lambda: 7_999_999) -> tuple[Bridge, KeepingProducer]:
     number = {"topic": "plant/{thing}/{quantity}"}
     own = ConnectorSettings.model_validate({"number": [number], "idle_after": "1s"})
-    found, producer = Bridge(Settings(connector=own), lambda: False, lambda: 7_999_999), KeepingProducer()
+    found, producer = Bridge(Settings(connector=own), lambda: False, clock), KeepingProducer()
     found._forwarder._producer = producer  # type: ignore[assignment] # only `send` is used here
     return found, producer
 
@@ -142,17 +145,34 @@ def test_retained_numbers_are_acknowledged_in_order_and_reported_once(caplog: py
     found._ledger.confirm(producer.sent[0].ticket)
     assert found._ledger.release() == [2, 3]
     assert caplog.text.count("skipped the retained message of the topic 'plant/oven/power'") == 1
+    assert (found._progress.messages, found._progress.skipped) == (3, 2)
+    caplog.set_level("INFO")
+    found._progress.report(0, "stopped")
+    assert "3 messages, 1 records, 0 rejected, 2 skipped" in caplog.text
 
 
-def test_a_silent_quantity_of_plain_numbers_gets_a_watermark() -> None:
-    found, producer = bridge_for_numbers()
-    times_ns = iter([10**9, 3 * 10**9])
-    found._numbers._clock = lambda: next(times_ns)
+def test_the_back_off_is_reset_by_messages_once_the_subscriptions_are_granted() -> None:
+    found, _producer = bridge()
+    found._session._client = Client(CallbackAPIVersion.VERSION2)
+    found._back_off_s = 5.0
+    found._accept([Message("machine/states", event(1), 1)])
+    assert found._back_off_s == 5.0
+    found._session._is_granted = True
+    found._accept([Message("machine/states", event(1), 2)])
+    assert found._back_off_s == 0.2
+
+
+def test_a_silent_quantity_of_plain_numbers_gets_a_watermark_by_the_clock_of_their_times() -> None:
+    year_2200_ns = 7_258_118_400 * 10**9
+    now_ns = year_2200_ns + 10**9
+    found, producer = bridge_for_numbers(lambda: now_ns)
     found._accept([Message("plant/oven/silent", b"1", 1)])
+    now_ns = year_2200_ns + 3 * 10**9
     watermarks = found._watermarks
     assert watermarks is not None
     watermarks.collect(2 * 10**9, is_confirmed=True)
     found._accept([Message("plant/oven/power", b"1", 2)])
     ((key, value),) = watermarks.collect(10**8, is_confirmed=True) or watermarks.collect(10**9 // 4, is_confirmed=True)
-    assert (key, json.loads(value)) == (b"oven", {"mark": 2000, "quantity": "silent", "thing": "oven"})
+    mark = year_2200_ns // 10**6 + 2000
+    assert (key, json.loads(value)) == (b"oven", {"mark": mark, "quantity": "silent", "thing": "oven"})
     assert len(producer.sent) == 2

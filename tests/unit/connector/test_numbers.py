@@ -69,6 +69,17 @@ def test_each_received_message_has_an_id_of_its_own() -> None:
     assert [parsed.records[0].id for parsed in found if parsed is not None] == ["run-1", "run-2", "run-3"]
 
 
+def test_a_dead_letter_is_identified_by_its_topic_and_its_text() -> None:
+    ids = []
+    for topic, payload in [("a/b", b"NaN"), ("a/c", b"NaN"), ("a/b", b"on"), ("a/b", b"NaN")]:
+        parsed = parse(topic, payload, {"topic": "{thing}/{quantity}"})
+        assert parsed is not None
+        ids.append(dead_letter(parsed.refusals[0], topic).id)
+    assert re.fullmatch("mqtt:[0-9a-f]{32}", ids[0])
+    assert len({*ids}) == 3
+    assert ids[0] == ids[3]
+
+
 def test_the_first_template_that_matches_is_used() -> None:
     narrow = {"topic": "plant/{thing}/power", "quantity": "electric_power"}
     wide = {"topic": "plant/{thing}/{quantity}"}

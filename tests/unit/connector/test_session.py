@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from paho.mqtt.client import MQTTErrorCode, MQTTMessage
@@ -121,7 +121,98 @@ def test_a_turn_ends_at_a_number_of_messages_or_of_bytes_so_that_signs_of_life_a
 
     client: Any = SimpleNamespace(loop_read=read_one)
     session._client = client
+    session._is_granted = True
     assert len(session.receive()) == count
+
+
+def test_messages_that_come_before_the_subscriptions_are_granted_are_held_back_within_limits() -> None:
+    session = MqttSession(MqttSettings(), ConnectorSettings())
+    numbers = iter(range(1, 30_000))
+
+    def read_one() -> MQTTErrorCode:
+        session._arrived.append(Message("t", b"x", next(numbers)))
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    session._client = cast("Any", SimpleNamespace(loop_read=read_one))
+    held = [session.receive() for _ in range(20)]
+    assert held[:-1] == [[]] * 19
+    given = held[-1] + [message for _ in range(10) for message in session.receive()]
+    assert len(session._arrived) < 10_000
+    session._is_granted = True
+    while session._arrived:
+        messages = session.receive()
+        assert len(messages) <= 500
+        given += messages
+    assert [message.packet_id for message in given] == list(range(1, len(given) + 1))
+
+
+def test_a_refused_subscription_duplicates_no_message_that_came_before(broker: ScriptedBroker) -> None:
+    """The broker delivers it again on the next connection."""
+    session = session_to(broker, ACCEPTED + MESSAGE * 3 + SUBSCRIBED[:-1] + b"\x80")
+    session.connect()
+    assert not session.is_accepted
+    with pytest.raises(SessionLostError, match="refused the subscription"):
+        receive_all(session, 1)
+
+
+def test_a_connection_counts_once_all_subscriptions_are_granted(
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    first, second = b"\x90\x0a\x00\x01" + b"\x01" * 8, b"\x90\x04\x00\x02\x01\x01"
+    numbers = [f"plant{n}/{{thing}}/{{quantity}}" for n in range(9)]
+    session = session_to(broker, ACCEPTED + first + MESSAGE + second + MESSAGE, numbers=numbers)
+    session.connect()
+    assert session.wait(WAIT_S, reading=True)
+    assert session.receive() == []
+    assert (session.is_accepted, "connected to MQTT" in caplog.text) == (False, False)
+    assert len(receive_all(session, 2)) == 2
+    assert session.is_accepted
+    assert caplog.text.count("connected to MQTT") == 1
+    session.close()
+    assert broker.ended.wait(WAIT_S)
+    assert b"plant6/+/+\x01\x82\x1c\x00\x02\x00\x0aplant7/+/+\x01\x00\x0aplant8/+/+\x01" in broker.received[0]
+
+
+def test_an_answer_to_no_subscription_is_a_loss(broker: ScriptedBroker) -> None:
+    with pytest.raises(SessionLostError, match="malformed"):
+        connect_and_read(session_to(broker, ACCEPTED + SUBSCRIBED.replace(b"\x00\x01\x01", b"\x00\x09\x01")))
+
+
+def test_a_broker_that_does_not_answer_the_subscription_is_lost(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connector.session._ANSWER_TIMEOUT_S", 0.2)
+    session = session_to(broker, ACCEPTED)
+    session.connect()
+    with pytest.raises(SessionLostError, match="the broker did not answer the subscription"):
+        maintain_until_lost(session)
+    assert not session.is_connected
+
+
+def test_an_answer_that_came_while_the_connector_did_not_read_is_in_time(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connector.session._ANSWER_TIMEOUT_S", -1.0)
+    session = session_to(broker, ACCEPTED + SUBSCRIBED + MESSAGE)
+    session.connect()
+    session.maintain(reading=False)
+    assert len(receive_all(session, 1)) == 1
+    session.wait(0.01, reading=True)
+
+
+def test_filters_inside_another_are_unsubscribed_once_the_wider_one_is_granted(broker: ScriptedBroker) -> None:
+    """A session that is resumed may have them, and the broker would deliver each of their messages twice."""
+    numbers = ["plant/{thing}/{quantity}/x", "plant/{thing}/{quantity}/+"]
+    granted = SUBSCRIBED.replace(b"\x03\x00\x01\x01", b"\x04\x00\x01\x01\x01")
+    session = session_to(broker, ACCEPTED + granted + MESSAGE, numbers=numbers)
+    session.connect()
+    receive_all(session, 1)
+    session.close()
+    assert broker.ended.wait(WAIT_S)
+    subscribe = b"\x82\x21\x00\x01\x00\x0emachine/states\x01\x00\x0bplant/+/+/+\x01"
+    unsubscribe = b"\xa2\x0f\x00\x02\x00\x0bplant/+/+/x"
+    assert broker.received[0].endswith(subscribe + unsubscribe + DISCONNECT_PACKET)
 
 
 def test_acknowledgements_and_the_goodbye_reach_the_broker_in_order(broker: ScriptedBroker) -> None:

@@ -53,6 +53,8 @@ def test_a_duration_outside_its_range_is_refused_with_both_ends(name: str, given
         ({"topic": "a/{thing"}, "must be an entire level"),
         ({"topic": "{thing}/{thing}"}, "more than once"),
         ({"topic": "$share/g/{thing}/{quantity}"}, "must not be a shared subscription"),
+        ({"topic": "$share", "thing": "t", "quantity": "q"}, "must not be a shared subscription"),
+        ({"topic": "$queue/{thing}/{quantity}"}, "must not be a shared subscription"),
         ({"topic": "a/{thing}"}, "quantity is '{quantity}', but {quantity} is not a level of the topic 'a/{thing}'"),
         ({"topic": "a/{quantity}"}, "thing is '{thing}', but {thing} is not a level"),
         ({"topic": "{thing}/{quantity}", "thing": "{site}-{thing}"}, "{site} is not a level"),
@@ -78,23 +80,34 @@ def settings(topic: str, *numbers: str) -> Settings:
 
 
 @pytest.mark.parametrize(
-    ("topic", "numbers", "subscribed"),
+    ("topic", "numbers", "subscribed", "covered"),
     [
-        ("machine/states", [], ["machine/states"]),
-        ("machine/states", ["plant/{thing}/+"], ["machine/states", "plant/+/+"]),
-        ("plant/#", ["plant/{thing}/t"], ["plant/#"]),
-        ("plant/a/t", ["plant/{thing}/t"], ["plant/+/t"]),
-        ("plant/+/t", ["plant/{thing}/t"], ["plant/+/t"]),
-        ("e", ["a/{thing}/t", "a/{thing}/+"], ["e", "a/+/+"]),
-        ("e", ["a/+/t", "a/#", "b"], ["e", "a/#", "b"]),
-        ("$share/g/e", ["a/+"], ["$share/g/e", "a/+"]),
-        ("$SYS/#", ["+/+"], ["$SYS/#", "+/+"]),
-        ("a", ["a/#"], ["a/#"]),
+        ("machine/states", [], ["machine/states"], []),
+        ("machine/states", ["plant/{thing}/+"], ["machine/states", "plant/+/+"], []),
+        ("plant/#", ["plant/{thing}/t"], ["plant/#"], ["plant/+/t"]),
+        ("plant/a/t", ["plant/{thing}/t"], ["plant/+/t"], ["plant/a/t"]),
+        ("plant/+/t", ["plant/{thing}/t"], ["plant/+/t"], []),
+        ("e", ["a/{thing}/t", "a/{thing}/+"], ["e", "a/+/+"], ["a/+/t"]),
+        ("e", ["a/+/t", "a/#", "b"], ["e", "a/#", "b"], ["a/+/t"]),
+        ("a/#", ["a/{x}/c", "a/b/{y}"], ["a/#"], ["a/+/c", "a/b/+"]),
+        ("$share/g/e", [], ["$share/g/e"], []),
+        ("$SYS/#", ["+/+"], ["$SYS/#", "+/+"], []),
+        ("a", ["a/#"], ["a/#"], ["a"]),
     ],
 )
-def test_no_topic_matches_two_subscriptions(topic: str, numbers: list[str], subscribed: list[str]) -> None:
+def test_no_topic_matches_two_subscriptions(
+    topic: str, numbers: list[str], subscribed: list[str], covered: list[str]
+) -> None:
     found = settings(topic, *numbers)
-    assert subscriptions(found.mqtt.topic, found.connector.number) == subscribed
+    assert subscriptions(found.mqtt.topic, found.connector.number) == (subscribed, covered)
+
+
+@pytest.mark.parametrize("topic", ["$share/g/e", "$share/g", "$share", "$queue/e"])
+def test_numbers_are_refused_beside_a_shared_subscription(topic: str) -> None:
+    """Each of the connectors that share the events would receive every number."""
+    assert settings(topic).mqtt.topic == topic
+    with pytest.raises(ValidationError, match=r"connector\.number cannot be used while mqtt.topic is a shared"):
+        settings(topic, "a/+")
 
 
 @pytest.mark.parametrize(
@@ -102,8 +115,6 @@ def test_no_topic_matches_two_subscriptions(topic: str, numbers: list[str], subs
     [
         ("plant/+/t", ["plant/a/+"], "mqtt.topic and connector.number.0.topic overlap"),
         ("+/states", ["plant/#"], "mqtt.topic and connector.number.0.topic overlap"),
-        ("$share/g/a/#", ["a/b"], "mqtt.topic and connector.number.0.topic overlap"),
-        ("$share/g", ["#"], "mqtt.topic and connector.number.0.topic overlap"),
         ("e", ["a/+/t", "a/b/+"], "connector.number.0.topic and connector.number.1.topic overlap"),
         ("e", ["a/#", "a/b"], "connector.number.1.topic never applies, because connector.number.0.topic matches"),
         ("e", ["a/{x}", "a/{y}"], "connector.number.1.topic never applies"),
