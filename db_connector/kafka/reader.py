@@ -203,6 +203,10 @@ class ResultReader:
 
     def _handle(self, error: KafkaError, partition: int | None) -> None:
         """Schedule a retry of the partition that failed, if any. Raises `KafkaFailureError` if a retry cannot help."""
+        is_foreign = partition is not None and partition >= 0 and partition not in self._assignments
+        if error.code() == _OFFSET_NOT_IN_LOG and is_foreign:
+            # It arrived while this member was stopping, so `_assigned` has given it no offset.
+            return
         if error.code() == _OFFSET_NOT_IN_LOG and partition not in self._retry_at_s:
             raise KafkaFailureError(
                 f"{self._topic} partition {partition}: the committed offset of group {self._own.group} is not"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
-from db_connector.kafka.reader import ResultReader
+from db_connector.kafka.reader import KafkaFailureError, ResultReader
 from db_connector.kafka.results import Results
 from db_connector.settings import DbConnectorSettings
 from tests.unit.db_connector.test_arrow import arrow
@@ -64,8 +64,8 @@ def reader(consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> ResultRea
     return made
 
 
-def assign(reader: ResultReader, consumer: Any) -> None:
-    reader._assigned(consumer, [TopicPartition("machine.out", PARTITION)])
+def assign(reader: ResultReader, consumer: Any, partition: int = PARTITION) -> None:
+    reader._assigned(consumer, [TopicPartition("machine.out", partition)])
 
 
 def offsets(results: Results) -> tuple[int, int] | None:
@@ -152,3 +152,23 @@ def reassigning(reader: ResultReader, consumer: Any) -> Callable[[], None]:
         assign(reader, consumer)
 
     return reassign
+
+
+NOWHERE = KafkaError(KafkaError._AUTO_OFFSET_RESET, "no previously committed offset available")
+
+
+def failed(partition: int) -> Any:
+    return SimpleNamespace(error=lambda: NOWHERE, partition=lambda: partition, offset=lambda: -1001)
+
+
+def test_a_partition_that_arrived_while_it_was_stopping_is_not_said_to_have_lost_results(
+    reader: ResultReader, consumer: FakeConsumer
+) -> None:
+    """The library then assigns it without an offset, and reports that there is none."""
+    reader._stop.set()
+    assign(reader, consumer, 4)
+    consumer.given = [failed(4)]
+    assert not reader.read(lambda: None).spans
+    consumer.given = [failed(PARTITION)]
+    with pytest.raises(KafkaFailureError, match=f"partition {PARTITION}: the committed offset"):
+        reader.read(lambda: None)
