@@ -93,8 +93,7 @@ class ResultReader:
         """
         self._read_ahead: list[Message] = []
         """Messages that arrived while paused, or would have made a batch too large."""
-        self._paused = False
-        self._is_closing = False
+        self._paused = self._is_closing = False
         self._results_per_message = 1
         """Results per message in the last batch, used to size the next one to about ``batch_records`` results."""
         self._consumer = self._make_consumer()
@@ -139,9 +138,8 @@ class ResultReader:
 
     def drain(self, timeout_s: float) -> None:
         """Run the client's callbacks. Messages that arrive meanwhile go into the next batch."""
-        # A callback may replace the list, so it must be looked up after the call.
         arrived = self._consumer.consume(1, timeout_s)
-        self._read_ahead += arrived
+        self._read_ahead += arrived  # a callback may have replaced the list
 
     def owns(self, partition: int | None, batch: Results) -> bool:
         """Return whether this member has owned the partition without interruption since the batch was consumed."""
@@ -203,16 +201,14 @@ class ResultReader:
 
     def _handle(self, error: KafkaError, partition: int | None) -> None:
         """Schedule a retry of the partition that failed, if any. Raises `KafkaFailureError` if a retry cannot help."""
-        is_foreign = partition is not None and partition >= 0 and partition not in self._assignments
-        if error.code() == _OFFSET_NOT_IN_LOG and is_foreign:
-            # It arrived while this member was stopping, so `_assigned` has given it no offset.
-            return
+        if error.code() == _OFFSET_NOT_IN_LOG and partition not in self._assignments:
+            return  # it arrived while this member was stopping, so `_assigned` has given it no offset
         if error.code() == _OFFSET_NOT_IN_LOG and partition not in self._retry_at_s:
             raise KafkaFailureError(
-                f"{self._topic} partition {partition}: the committed offset of group {self._own.group} is not"
-                f" in the log ({error.str()}): results were deleted before they were written, or the topic was"
-                " recreated. To continue with the remaining results, stop the whole group, delete its offsets and start"
-                f" it again: kafka-consumer-groups --delete-offsets --group {self._own.group} --topic {self._topic}"
+                f"{self._topic} partition {partition}: the committed offset of group {self._own.group} is not in the "
+                f"log ({error.str()}): results were deleted before they were written, or the topic was recreated. To "
+                "continue with the remaining results, stop the whole group, delete its offsets and start it again: "
+                f"kafka-consumer-groups --delete-offsets --group {self._own.group} --topic {self._topic}"
             )
         # Errors that arrive as consumer events can be recognised as fatal only by their code; `fatal()` is not set.
         if error.fatal() or error.code() == _FATAL:

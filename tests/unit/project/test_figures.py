@@ -28,7 +28,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "a limit or a time that the code sets": {
         "docs/connector.md": (
             *("first 64 KiB", "3.5 s at most, 5 s in all", "At most 100,000 quantities", "at most 100 times those"),
-            "(payload and topic) plus 2 KiB",
+            *("(payload and topic) plus 2 KiB", "up to 10,000 or 5 MiB", "message for 10 s"),
         ),
         "docs/control.md": (
             *(
