@@ -38,7 +38,7 @@ _SAMPLES_MAX: Final = 100_000
 _EXAMPLES: Final = """\
 examples:
   lsb-init plant.spindle plant.lab                    propose settings for two topics, on the terminal
-  lsb-init plant.all --output lsb.toml                the same for one topic with several streams, into a file
+  lsb-init plant.all --output proposed.toml           the same for one topic with several streams, into a file
   lsb-init spindle.jsonl lab.jsonl                    for files with a JSON message in each line
   lsb-init plant.all --time '$.t' --time-unit ms      answer a question
 
