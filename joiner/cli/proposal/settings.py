@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -44,6 +44,21 @@ class Placed(NamedTuple):
     name: str
     topic: TopicGuess
     stream: StreamGuess
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of its ``[[stream]]``, without those that are not needed."""
+        topic, stream = self.topic, self.stream
+        found = {
+            "name": self.name,
+            "topic": topic.source.topic,
+            "key": topic.key,
+            "time": stream.time or topic.time,
+            "time_unit": stream.time_unit if stream.time else topic.time_unit,
+            "value": stream.value,
+            "id": topic.id,
+            "where": stream.where,
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
 
 class Proposal(NamedTuple):
@@ -175,23 +190,12 @@ def _sections(topic: TopicGuess, streams: Sequence[Placed], rest: Sequence[Place
         yield ""
         return
     for placed in streams:
-        settings = {
-            "name": placed.name,
-            "topic": topic.source.topic,
-            "key": topic.key,
-            "time": placed.stream.time or topic.time,
-            "time_unit": placed.stream.time_unit if placed.stream.time else topic.time_unit,
-            "value": placed.stream.value,
-            "id": topic.id,
-            "where": placed.stream.where,
-        }
         prefix = "# " if placed in rest else ""
         if placed.stream.example:
             yield f"# A time of this value, for example, is {_comment(placed.stream.example)}"
         yield f"{prefix}[[stream]]"
-        for name, value in settings.items():
-            if value is not None:
-                yield f"{prefix}{name} = {_toml(value)}"
+        for name, value in placed.settings().items():
+            yield f"{prefix}{name} = {_toml(value)}"
         yield ""
 
 
@@ -292,14 +296,12 @@ def _own_streams(topic: TopicGuess, streams: Sequence[Placed], unit: str) -> Ite
 
 def _check_partition(thing: str, sample: Sample, partitions: int) -> None:
     """Raise `Unreadable`, as the joiner would, if a topic's message is not in the partition of its thing."""
-    if partitions and partition_of(thing.encode(), partitions) != sample.partition:
-        message = f"{thing!r} belongs in partition {partition_of(thing.encode(), partitions)}, not {sample.partition}"
+    if partitions and (right := partition_of(thing.encode(), partitions)) != sample.partition:
+        message = f"{thing!r} belongs in partition {right}, not {sample.partition}"
         raise Unreadable(message)
 
 
 def _tried(topic: TopicGuess, name: str, records: Sequence[tuple[str, int]], bad: tuple[int, str]) -> Tried:
-    things: defaultdict[str, int] = defaultdict(int)
-    for thing, _ in records:
-        things[thing] += 1
+    things = Counter(thing for thing, _ in records)
     times = [ts_ns for _, ts_ns in records] or [0]
     return Tried(name, topic.source.topic, len(topic.source.samples), dict(things), min(times), max(times), *bad)

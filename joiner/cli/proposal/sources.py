@@ -11,9 +11,10 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from pydantic import TypeAdapter, ValidationError
 
 from broker.kafka.topics import TopicFacts, data_topic_specs, topic_facts, topic_faults
-from broker.settings import KafkaSettings, TopicSettings
+from broker.settings import KafkaSettings, TopicName, TopicSettings
 from joiner.cli.proposal.samples import Sample, Source, UnusableSource
 from joiner.mapping.reading import MESSAGE_BYTES_MAX
 from joiner.runtime.clock import Clock
@@ -25,7 +26,7 @@ SAMPLES_BYTES_MAX: Final = 32 * 1024 * 1024
 _GROUP: Final = "lsb-init"
 _BOM: Final = "\ufeff".encode()
 _ENDINGS: Final = frozenset({".json", ".jsonl", ".ndjson", ".txt"})
-_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_topic_name: Final = TypeAdapter(TopicName).validate_python
 _NOT_IN_A_TOPIC_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -88,9 +89,11 @@ def read_topics(
 
 def check_topic_name(name: str) -> None:
     """Raise `UnusableSource` if ``name`` cannot be a topic, and so was probably meant to be a file."""
-    if _TOPIC_NAME.fullmatch(name) is None:
+    try:
+        _topic_name(name)
+    except ValidationError as error:
         message = f"there is no file {name!r}, and a topic cannot have this name"
-        raise UnusableSource(message)
+        raise UnusableSource(message) from error
 
 
 def _faults(admin: AdminClient, name: str, facts: TopicFacts) -> list[str]:

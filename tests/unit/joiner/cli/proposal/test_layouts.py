@@ -35,18 +35,8 @@ def test_both_streams_of_a_layout_are_proposed_as_they_were_measured(name: str, 
     assert [(one.rejected, set(one.things)) for one in try_out(proposal, topics)] == [(0, set(THINGS))] * 2
     found: Counter[tuple[str, int, float]] = Counter()
     for placed in proposal.streams:
-        topic = placed.topic
-        proposed = {
-            "name": placed.name,
-            "topic": topic.source.topic,
-            "key": topic.key,
-            "time": placed.stream.time or topic.time,
-            "time_unit": placed.stream.time_unit if placed.stream.time else topic.time_unit,
-            "value": placed.stream.value,
-            "where": placed.stream.where,
-        }
-        settings = StreamSettings.model_validate(proposed)
+        settings = StreamSettings.model_validate(placed.settings())
         read = MappedTopic([settings], "ms").read
-        records = [one for sample in topic.source.samples for one in read(sample.value, 0, 0)]
+        records = [one for sample in placed.topic.source.samples for one in read(sample.value, 0, 0)]
         found.update((one.record.thing, one.ts_ns, one.record.result) for one in records)
     assert found == Counter((one.thing, one.time_ms * 1_000_000, one.value) for one in measured)
