@@ -48,7 +48,7 @@ DISTRIBUTIONS: Final = {
     "uvicorn": "uvicorn",
 }
 """Maps import names of optional dependencies to the names of their pip packages. They belong to the extras ``service``,
-``arrow``, ``delta``, ``spark`` and ``control``."""
+``sparkplug``, ``arrow``, ``delta``, ``spark`` and ``control``."""
 
 _WRONG_USAGE: Final = 2
 

@@ -1,7 +1,7 @@
-"""The connector: turns MQTT events into Kafka records, and never loses an event that it has acknowledged.
+"""The connector: turns MQTT messages into Kafka records, and never loses a message that it has acknowledged.
 
-    events.py           payload -> records and refusals             pure
-    numbers.py          number payload and topic -> a record        pure
+    formats/            topic and payload -> records and refusals   pure
+    templates.py        which topics have which format              pure
     acknowledgement.py  which messages may be acknowledged          pure
     watermarks.py       which silent quantities get a watermark     pure
     batches.py          records of many events -> Arrow messages    pure

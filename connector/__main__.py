@@ -43,7 +43,7 @@ def run(arguments: list[str] | None = None) -> int:
     """Run the connector and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="connector",
-        description="Forwards events from MQTT to Kafka. Acknowledges each event once Kafka has all of its records.",
+        description="Forwards messages from MQTT to Kafka. Acknowledges each one once Kafka has all of its records.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -56,7 +56,10 @@ def run(arguments: list[str] | None = None) -> int:
     stop = threading.Event()
     _stop_on_signals(stop)
     try:
-        Bridge(load_settings(Settings, given.config), stop.is_set).run()
+        settings = load_settings(Settings, given.config)
+        with imports_of("connector", "sparkplug"):
+            bridge = Bridge(settings, stop.is_set)
+        bridge.run()
     except SettingsError as error:
         print(f"connector: invalid settings\n{error}", file=sys.stderr)
         return 2

@@ -25,10 +25,11 @@ from typing import Final
 from broker.metrics import TelemetryServer
 from broker.times import UNIT_NS
 from broker.wire.records import Watermark, encode
-from connector.events import Parsed, shown
+from connector.formats.contents import RETAINED, Context, Found
+from connector.formats.events import shown
+from connector.formats.messages import MessageParser
 from connector.forwarding import Forwarder
 from connector.metrics import PublishTimes, register_metrics
-from connector.numbers import SKIPPED, NumberParser
 from connector.progress import Progress
 from connector.session import DISCONNECT_S, Message, MqttSession, SessionLostError
 from connector.settings import Settings
@@ -50,10 +51,10 @@ _WATERMARK_CHECKS: Final = 4
 
 
 class Bridge:
-    """Forwards events and plain numbers from MQTT to Kafka until ``is_stopping`` returns true.
+    """Forwards messages from MQTT to Kafka until ``is_stopping`` returns true.
 
-    ``clock`` returns the time in nanoseconds since the epoch. It gives plain numbers their time, and tells which event
-    times are too far in the future to advance a watermark.
+    ``clock`` returns the time in nanoseconds since the epoch. It gives a time to messages that have none, and tells
+    which event times are too far in the future to advance a watermark.
     """
 
     def __init__(
@@ -64,13 +65,14 @@ class Bridge:
         self._forwarder = Forwarder(settings)
         self._ledger = self._forwarder.ledger
         # The random part distinguishes the ids of this run from those of all other runs.
-        self._numbers = NumberParser(own.number, settings.events.time_unit, clock, secrets.token_hex(8))
+        context = Context(settings.events.time_unit, settings.events.event_bytes_max, clock, secrets.token_hex(8))
+        self._messages = MessageParser(own.topic, self._forwarder.parser, context)
         self._session = MqttSession(settings.mqtt, own)
         self._watermarks = _WatermarkWriter(settings, clock) if own.idle_after is not None else None
         self._progress = Progress()
         self._telemetry = TelemetryServer(settings.metrics)
         self._publish_times = PublishTimes(self._telemetry)
-        register_metrics(self._telemetry, self._progress, self._ledger, self._session)
+        register_metrics(self._telemetry, self._progress, self._ledger, self._session, self._messages)
         self._back_off_s = _BACK_OFF_S[0]
         self._retry_s = 0.0
 
@@ -148,6 +150,7 @@ class Bridge:
             wait_s = _UNCONFIRMED_WAIT_S if len(self._ledger) else _IDLE_WAIT_S
             if self._session.wait(wait_s, reading=True):
                 self._accept(self._session.receive())
+                self._send_commands()
             self._forwarder.poll(0)
         else:
             self._forwarder.poll(_IDLE_WAIT_S)
@@ -163,27 +166,36 @@ class Bridge:
         if messages and self._session.is_accepted:
             self._back_off_s = _BACK_OFF_S[0]
         self._publish_times.began(len(messages))
-        found = self._forwarder.forward((one.topic, one.packet_id, self._parse(one)) for one in messages)
+        found = self._forwarder.forward(
+            (one.topic, one.packet_id, self._messages.parse(one.topic, one.payload, is_retained=one.is_retained))
+            for one in messages
+        )
         if self._watermarks:
-            for parsed in found:
+            for parsed in (parsed for one in found for parsed in one.parts):
                 for record in parsed.records:
                     self._watermarks.observe(parsed.thing, record.quantity, parsed.time_ns)
-        records, rejected = sum(len(one.records) for one in found), sum(len(one.refusals) for one in found)
-        self._progress.count(len(messages), records, rejected)
+        self._count(messages, found)
 
-    def _parse(self, message: Message) -> Parsed:
-        parsed = self._numbers.parse(message.topic, message.payload, is_retained=message.is_retained)
-        if parsed is None:
-            return self._forwarder.parser.parse(message.payload)
-        if parsed is SKIPPED:
-            if not self._progress.skipped:
-                logger.warning(
-                    "skipped the retained message of the topic %s, because a retained number has no known time; "
-                    "further retained numbers are skipped without a message, but counted",
-                    shown(message.topic),
-                )
-            self._progress.skipped += 1
-        return parsed
+    def _count(self, messages: list[Message], found: list[Found]) -> None:
+        parts = [parsed for one in found for parsed in one.parts]
+        records = sum(len(one.records) for one in parts) + sum(one.copy is not None for one in found)
+        self._progress.count(len(messages), records, sum(len(one.refusals) for one in parts))
+        for message, one in zip(messages, found, strict=True):
+            if one.skipped:
+                if one.why_skipped == RETAINED and not self._progress.skipped[RETAINED]:
+                    logger.warning(
+                        "skipped the retained message of the topic %s, because it does not say when it was measured; "
+                        "further retained messages are skipped without a log line, but counted",
+                        shown(message.topic),
+                    )
+                self._progress.skipped[one.why_skipped] += one.skipped
+
+    def _send_commands(self) -> None:
+        """Log what the parsers have to report, and publish their commands."""
+        for warning in self._messages.take_warnings():
+            logger.warning("%s", warning)
+        for command in self._messages.take_commands():
+            self._session.publish(command.topic, command.payload)
 
     def _write_watermarks(self, watermarks: _WatermarkWriter, listening_ns: int) -> None:
         due = watermarks.collect(listening_ns, is_confirmed=not len(self._ledger))

@@ -10,11 +10,14 @@ from broker.kafka.producer import LastingProducer, Outgoing
 from broker.kafka.topics import data_topic_specs, wait_for_topics
 from broker.wire.records import encode
 from connector.acknowledgement import NO_PACKET, Ledger, Tickets
-from connector.events import Parsed, Parser, dead_letter
+from connector.formats.contents import Found
+from connector.formats.events import Parsed, Parser, dead_letter
+from connector.templates import RawSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from broker.wire.records import Record
     from connector.batches import RecordBatches
     from connector.settings import Settings
 
@@ -48,7 +51,8 @@ class Forwarder:
 
         Raises as `broker.kafka.topics.wait_for_topics` does.
         """
-        specs = data_topic_specs(self._settings.topics)
+        copies = [one.kafka_topic for one in self._settings.connector.topic if isinstance(one, RawSettings)]
+        specs = data_topic_specs(self._settings.topics, copies)
         return wait_for_topics(self._settings.kafka, specs, is_stopping, log, _KAFKA_LOG) is not None
 
     def accept(self, events: Iterable[tuple[str, bytes, int]]) -> list[Parsed]:
@@ -57,46 +61,63 @@ class Forwarder:
         An event is given as its source, its content and its number; see `forward`, which also says what is raised.
         """
         parse = self.parser.parse
-        return self.forward((source, number, parse(payload)) for source, payload, number in events)
+        found = self.forward((source, number, Found((parse(payload),))) for source, payload, number in events)
+        return [parsed for one in found for parsed in one.parts]
 
-    def forward(self, messages: Iterable[tuple[str, int, Parsed]]) -> list[Parsed]:
-        """Send the records and the dead letters of parsed messages. Return what each message contains.
+    def forward(self, messages: Iterable[tuple[str, int, Found]]) -> list[Found]:
+        """Send the records, dead letters and copies of parsed messages. Return what each message contains.
 
         A message is given as its source, named in its dead letters, the number by which the ledger releases it, and
         its content, which may be empty; `NO_PACKET` is not returned by the ledger.
         Raises `broker.kafka.producer.DeliveryError`.
         """
-        found: list[Parsed] = []
+        found: list[Found] = []
         data: list[Outgoing[Tickets]] = []
         dead: list[Outgoing[Tickets]] = []
-        ledger, batches = self.ledger, self._batches
-        for source, number, parsed in messages:
-            found.append(parsed)
-            key = parsed.thing.encode()
-            records = [encode(record) for record in parsed.records] if batches is None else []
-            dead_letters = [encode(dead_letter(refusal, source)) for refusal in parsed.refusals]
-            count = len(records) + len(dead_letters)
-            size_bytes = (
-                sum(map(len, records)) + sum(map(len, dead_letters)) + count * (len(key) + RECORD_OVERHEAD_BYTES)
-            )
-            parts = batches.divide(parsed.records) if batches is not None and parsed.records else []
-            if batches is not None and parts:
-                # Count all records of a part as one: they are in one message, so Kafka confirms them together.
-                count += len(parts)
-                size_bytes += len(parts) * RECORD_OVERHEAD_BYTES + batches.size_of(parsed.records)
-            ticket = ledger.add(number, size_bytes, max(count, 1))
+        copies: dict[str, list[Outgoing[Tickets]]] = {}
+        for source, number, content in messages:
+            found.append(content)
+            records = self._records(content)
+            parts = self._divided(content)
+            dead_letters = [encode(dead_letter(one, source)) for parsed in content.parts for one in parsed.refusals]
+            copy = (content.copy.key.encode(), content.copy.value) if content.copy is not None else None
+            # Count all records of a part as one: they are in one message, so Kafka confirms them together.
+            count = len(records) + len(parts) + len(dead_letters) + (copy is not None)
+            size_bytes = count * RECORD_OVERHEAD_BYTES + sum(map(len, dead_letters)) + sum(map(_size_of, records))
+            size_bytes += sum(size for _, _, size in parts) + (_size_of(copy) if copy is not None else 0)
+            ticket = self.ledger.add(number, size_bytes, max(count, 1))
             if not count:
-                ledger.confirm(ticket)  # nothing to wait for, but messages are acknowledged in order
-            if batches is not None:
-                for part in parts:
-                    batches.add(parsed.thing, parsed.time_ns, part, ticket)
-            data += [Outgoing(key, value, ticket) for value in records]
+                self.ledger.confirm(ticket)  # nothing to wait for, but messages are acknowledged in order
+            if self._batches is not None:
+                for parsed, part, _size in parts:
+                    self._batches.add(parsed.thing, parsed.time_ns, part, ticket)
+            data += [Outgoing(key, value, ticket) for key, value in records]
             dead += [Outgoing(None, value, ticket) for value in dead_letters]
-        if batches is not None:
-            data = batches.take()
+            if content.copy is not None and copy is not None:
+                headers = (("mqtt.topic", source.encode()),)
+                copies.setdefault(content.copy.kafka_topic, []).append(Outgoing(*copy, ticket, headers))
+        if self._batches is not None:
+            data = self._batches.take()
         self._producer.send(self._settings.topics.data, data)
         self._producer.send(self._settings.topics.rejected, dead)
+        for topic, messages_of_topic in copies.items():
+            self._producer.send(topic, messages_of_topic)
         return found
+
+    def _records(self, content: Found) -> list[tuple[bytes, bytes]]:
+        """Return the keys and values of a message's records, each of which is sent on its own."""
+        if self._batches is not None:
+            return []
+        keyed = ((parsed.thing.encode(), parsed.records) for parsed in content.parts)
+        return [(key, encode(record)) for key, records in keyed for record in records]
+
+    def _divided(self, content: Found) -> list[tuple[Parsed, Sequence[Record], int]]:
+        """Return a message's records as parts, each of which is sent as a whole, with its size in bytes."""
+        batches = self._batches
+        if batches is None:
+            return []
+        divided = ((parsed, batches.divide(parsed.records)) for parsed in content.parts if parsed.records)
+        return [(parsed, part, batches.size_of(part)) for parsed, parts in divided for part in parts]
 
     def send(self, messages: Iterable[tuple[bytes, bytes]]) -> None:
         """Send messages, each with its key and value, to the data topic. Raises as `accept` does."""
@@ -122,6 +143,11 @@ class Forwarder:
         """Note Kafka's confirmation of one message. ``tickets`` belong to the events whose records it contains."""
         for ticket in tickets if isinstance(tickets, tuple) else (tickets,):
             self.ledger.confirm(ticket)
+
+
+def _size_of(message: tuple[bytes, bytes]) -> int:
+    key, value = message
+    return len(key) + len(value)
 
 
 def _record_batches(settings: Settings) -> RecordBatches:

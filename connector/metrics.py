@@ -14,17 +14,27 @@ from broker.metrics import DURATIONS_S, Distribution, TelemetryServer
 
 if TYPE_CHECKING:
     from connector.acknowledgement import Ledger
+    from connector.formats.messages import MessageParser
     from connector.progress import Progress
     from connector.session import MqttSession
 
 
-def register_metrics(telemetry: TelemetryServer, progress: Progress, ledger: Ledger, session: MqttSession) -> None:
+def register_metrics(
+    telemetry: TelemetryServer, progress: Progress, ledger: Ledger, session: MqttSession, messages: MessageParser
+) -> None:
     """Register the metrics that read the connector's counters."""
     counter, gauge = telemetry.readings.counter, telemetry.readings.gauge
     counter("lsb_connector_events", "Events received from MQTT, including redelivered ones.", lambda: progress.messages)
     counter("lsb_connector_records", "Records sent to Kafka.", lambda: progress.records)
     counter("lsb_connector_rejected", "Quantities and events that became dead letters.", lambda: progress.rejected)
-    counter("lsb_connector_skipped", "Retained plain numbers that were skipped.", lambda: progress.skipped)
+    counter(
+        "lsb_connector_skipped",
+        "Messages and values that were skipped, by reason.",
+        lambda: {(reason,): count for reason, count in progress.skipped.items()},
+        ["reason"],
+    )
+    counter("lsb_connector_sequence_gaps", "Gaps in the sequences of Sparkplug nodes.", lambda: messages.gaps)
+    counter("lsb_connector_rebirths", "Requests to Sparkplug nodes for their births.", lambda: messages.rebirths)
     counter(
         "lsb_connector_watermarks",
         "Watermarks sent for silent quantities.",

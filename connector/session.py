@@ -27,7 +27,7 @@ from paho.mqtt.properties import MQTTException
 from paho.mqtt.reasoncodes import ReasonCode
 
 from broker.settings import MqttSettings
-from connector.events import UNREADABLE_TOPIC
+from connector.formats.events import UNREADABLE_TOPIC
 from connector.settings import ConnectorSettings, subscriptions
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class MqttSession:
     def __init__(self, mqtt: MqttSettings, connector: ConnectorSettings) -> None:
         self._mqtt = mqtt
         self._connector = connector
-        self._filters, self._covered = subscriptions(mqtt.topic, connector.number)
+        self._filters, self._covered = subscriptions(mqtt.topic, connector.topic)
         self._client: Client | None = None
         self._arrived: list[Message] = []
         self._connack: tuple[bool, ReasonCode] | None = None
@@ -221,6 +221,12 @@ class MqttSession:
         for packet_id in packet_ids:
             client.ack(packet_id, 1)
         self._write(client)
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        """Publish a message at QoS 0. It is lost if the connection is. Raises `SessionLostError`."""
+        if self._client is not None:
+            self._client.publish(topic, payload, qos=0)
+            self._write(self._client)
 
     def maintain(self, *, reading: bool) -> None:
         """Send pending packets. If ``reading``, also send keep-alives and detect a broker that has gone silent.

@@ -1,13 +1,12 @@
-"""The connector's settings: its own section, and the shared sections that it uses."""
+"""The connector's settings: its own section, and the shared sections that it uses. `templates` has the formats."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from itertools import combinations, zip_longest
-from typing import Annotated, ClassVar, Final, Literal, Self
+from itertools import combinations
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from broker.settings import (
     Duration,
@@ -19,72 +18,9 @@ from broker.settings import (
     ServiceSettings,
     TopicSettings,
     duration_between,
-    topic_filter,
 )
 from broker.times import parse_duration
-
-_NAME: Final = re.compile(r"\{([a-zA-Z][a-zA-Z0-9_]{0,31})\}")
-
-_SHARED: Final = {"$share", "$queue"}
-"""The first level of the filter of a shared subscription; ``$queue`` is EMQX's."""
-
-
-def _topic_template(text: str) -> str:
-    topic_filter(text)
-    names = []
-    for level in text.split("/"):
-        if (name := _NAME.fullmatch(level)) is not None:
-            names.append(name[1])
-        elif set("{}") & set(level):
-            raise ValueError(
-                "each {name} must be an entire level of the topic, and a name must be 1 to 32 letters, digits or '_', "
-                "the first a letter"
-            )
-    if len(names) > len(set(names)):
-        raise ValueError("no {name} may occur more than once")
-    if _is_shared(text):
-        raise ValueError("must not be a shared subscription")
-    return text
-
-
-def _name_template(text: str) -> str:
-    names = _NAME.findall(text)
-    if set("{}") & set(_NAME.sub("", text)) or len(names) > len(set(names)):
-        raise ValueError("must consist of text and names of the topic, such as {thing}, each at most once")
-    return text
-
-
-NameTemplate = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_name_template)]
-"""The text of a name, in which each ``{name}`` stands for a level of the MQTT topic. It is so short that a record is
-not much larger than the topic that it comes from."""
-
-
-class NumberSettings(Section):
-    """A ``[[connector.number]]``: MQTT topics whose messages are plain numbers, and the names in their records."""
-
-    topic: Annotated[str, AfterValidator(_topic_template)]
-    """An MQTT topic filter in which ``{name}``, as an entire level, matches any level, like ``+``."""
-
-    thing: NameTemplate = "{thing}"
-    """The thing; each ``{name}`` stands for that level of the topic."""
-
-    quantity: NameTemplate = "{quantity}"
-    """The quantity, as for ``thing``."""
-
-    @model_validator(mode="after")
-    def _names_are_levels(self) -> Self:
-        levels = self.topic.split("/")
-        for setting, text in (("thing", self.thing), ("quantity", self.quantity)):
-            for name in _NAME.findall(text):
-                if f"{{{name}}}" not in levels:
-                    message = f"{setting} is {text!r}, but {{{name}}} is not a level of the topic {self.topic!r}"
-                    raise ValueError(message)
-        return self
-
-    @property
-    def filter(self) -> str:
-        """The MQTT topic filter, with ``+`` in place of each name."""
-        return "/".join("+" if level.startswith("{") else level for level in self.topic.split("/"))
+from connector.templates import RawSettings, TemplateSettings, covers, is_shared, overlap
 
 
 class ConnectorSettings(Section):
@@ -128,19 +64,19 @@ class ConnectorSettings(Section):
     like the joiner's ``application.max_future_skew``. Otherwise a single record from the year 2200 would make every
     later record late."""
 
-    number: Annotated[list[NumberSettings], Field(max_length=100)] = Field(default_factory=list)
-    """The topics whose messages are plain numbers, at most 100 templates. The first one that matches is used."""
+    topic: Annotated[list[TemplateSettings], Field(max_length=100)] = Field(default_factory=list)
+    """The topics whose messages are not events, at most 100 templates. The first one that matches is used."""
 
 
-def subscriptions(topic: str, numbers: Sequence[NumberSettings]) -> tuple[list[str], list[str]]:
+def subscriptions(topic: str, templates: Sequence[TemplateSettings]) -> tuple[list[str], list[str]]:
     """Return the filters to subscribe to, and those to unsubscribe from because another filter covers them.
 
     A broker may deliver a message once for each matching subscription. Since no two of the filters to subscribe to
     overlap (`Settings` refuses all other overlaps), each message is delivered once. A session may still have
     subscriptions to the covered filters, from before the wider filter was added.
     """
-    filters = list(dict.fromkeys([topic, *(one.filter for one in numbers)]))
-    covered = [one for one in filters if any(other != one and _covers(other, one) for other in filters)]
+    filters = list(dict.fromkeys([topic, *(one.filter for one in templates)]))
+    covered = [one for one in filters if any(other != one and covers(other, one) for other in filters)]
     return [one for one in filters if one not in covered], covered
 
 
@@ -156,22 +92,23 @@ class Settings(ServiceSettings):
 
     @model_validator(mode="after")
     def _each_message_arrives_once(self) -> Self:
-        if self.connector.number and _is_shared(self.mqtt.topic):
+        templates = self.connector.topic
+        if templates and is_shared(self.mqtt.topic):
             raise ValueError(
-                "connector.number cannot be used while mqtt.topic is a shared subscription, because each of several "
-                "connectors would receive every number: set mqtt.topic to a topic filter without $share or $queue"
+                "connector.topic cannot be used while mqtt.topic is a shared subscription, because each of several "
+                "connectors would receive every message: set mqtt.topic to a topic filter without $share or $queue"
             )
-        numbers = [(f"connector.number.{place}.topic", one.filter) for place, one in enumerate(self.connector.number)]
-        for (before, earlier), (name, later) in combinations(numbers, 2):
-            if _covers(earlier, later):
+        named = [(f"connector.topic.{place}.topic", one.filter) for place, one in enumerate(templates)]
+        for (before, earlier), (name, later) in combinations(named, 2):
+            if covers(earlier, later):
                 message = (
                     f"{name} never applies, because {before} matches the same topics: move it before that, or remove it"
                 )
                 raise ValueError(message)
-        names = {one: name for name, one in reversed([("mqtt.topic", self.mqtt.topic), *numbers])}
-        subscribed, _ = subscriptions(self.mqtt.topic, self.connector.number)
+        names = {one: name for name, one in reversed([("mqtt.topic", self.mqtt.topic), *named])}
+        subscribed, _ = subscriptions(self.mqtt.topic, templates)
         for one, other in combinations(subscribed, 2):
-            if _overlap(one, other):
+            if overlap(one, other):
                 message = (
                     f"{names[one]} and {names[other]} overlap, so the MQTT broker could deliver a message twice: "
                     "change them so that no topic matches both, or so that one of them matches all topics of the other"
@@ -179,42 +116,16 @@ class Settings(ServiceSettings):
                 raise ValueError(message)
         return self
 
+    @model_validator(mode="after")
+    def _raw_messages_have_topics_of_their_own(self) -> Self:
+        own = {name: getattr(self.topics, name) for name in ("data", "out", "late", "rejected", "unmatched")}
+        for place, one in enumerate(self.connector.topic):
+            if isinstance(one, RawSettings) and one.kafka_topic in own.values():
+                (name, *_) = [name for name, topic in own.items() if topic == one.kafka_topic]
+                message = f"connector.topic.{place}.kafka_topic must be another topic than topics.{name}"
+                raise ValueError(message)
+        return self
+
     def needs_arrow(self) -> str | None:
         """See `ServiceSettings.needs_arrow`."""
         return "topics.data_format" if self.topics.has_rows else None
-
-
-def _is_shared(text: str) -> bool:
-    """Return whether a subscription to a topic filter is shared: the broker divides its messages among the clients."""
-    return text.split("/", 1)[0] in _SHARED
-
-
-def _are_apart(one: list[str], other: list[str]) -> bool:
-    """Return whether one filter begins with a wildcard, and so does not match the broker's own topics of the other."""
-    return any(left[0] in {"+", "#"} and right[0].startswith("$") for left, right in ((one, other), (other, one)))
-
-
-def _overlap(one: str, other: str) -> bool:
-    """Return whether some topic matches both filters, which are not shared."""
-    left, right = one.split("/"), other.split("/")
-    if _are_apart(left, right):
-        return False
-    for a, b in zip_longest(left, right):
-        if "#" in {a, b}:
-            return True
-        if a is None or b is None or (a != b and "+" not in {a, b}):
-            return False
-    return True
-
-
-def _covers(wide: str, narrow: str) -> bool:
-    """Return whether a subscription to ``wide`` delivers all that one to ``narrow`` does. Neither is shared."""
-    left, right = wide.split("/"), narrow.split("/")
-    if _are_apart(left, right):
-        return False
-    for a, b in zip_longest(left, right):
-        if a == "#":
-            return True
-        if a is None or b is None or (a != b and (a != "+" or b == "#")):
-            return False
-    return True

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from broker.kafka.client_log import answered
 from broker.settings import KafkaSettings
@@ -41,11 +41,15 @@ class DeliveryError(Exception):
 
 
 class Outgoing(NamedTuple, Generic[T]):
-    """A record to send. The producer passes ``ticket`` to ``confirm`` once Kafka has acknowledged the record."""
+    """A record to send. The producer passes ``ticket`` to ``confirm`` once Kafka has acknowledged the record.
+
+    Of the records that are sent to a topic, either all or none have ``headers``.
+    """
 
     key: bytes | None
     value: bytes
     ticket: T
+    headers: Sequence[tuple[str, bytes]] = ()
 
 
 class LastingProducer(Generic[T]):
@@ -150,6 +154,8 @@ class LastingProducer(Generic[T]):
 
     def _produce(self, topic: str, numbered: Mapping[int, tuple[str, Outgoing[T]]]) -> bool:
         """Add records for one topic to the queue. Return False if the queue is full and the producer is stuck."""
+        if any(record.headers for _, record in numbered.values()):
+            return all(self._produce_with_headers(topic, number, record) for number, (_, record) in numbered.items())
         delivered = self._delivered
         batch: list[dict[str, Any]] = [
             {"key": record.key, "value": record.value, "callback": partial(delivered, number, record.ticket)}
@@ -166,6 +172,23 @@ class LastingProducer(Generic[T]):
             if self._is_stuck():
                 return False
         return True
+
+    def _produce_with_headers(self, topic: str, number: int, record: Outgoing[T]) -> bool:
+        """Add a record to the queue, as `_produce` does, which cannot add headers."""
+        delivered = partial(self._delivered, number, record.ticket)
+        while True:
+            try:
+                self._producer.produce(
+                    topic, record.value, record.key, on_delivery=delivered, headers=list(record.headers)
+                )
+                return True
+            except BufferError:
+                self._producer.poll(_QUEUE_FULL_WAIT_S)
+                if self._is_stuck():
+                    return False
+            except KafkaException as error:
+                reason = f"Kafka does not accept a record for {topic}: {error.args[0].str()}"
+                raise DeliveryError(reason) from error
 
     def _delivered(self, number: int, ticket: T, error: KafkaError | None, message: Message) -> None:
         if error is None:

@@ -25,7 +25,7 @@ with imports_of("lsb-import"):
     from broker.kafka.topics import TopicError
     from broker.logs import set_up_logs
     from broker.settings import SettingsError, load_settings
-    from connector.events import NOT_AN_OBJECT, Parser
+    from connector.formats.events import NOT_AN_OBJECT, Parser
     from connector.forwarding import Forwarder
     from connector.settings import Settings
     from simulator.progress import Progress

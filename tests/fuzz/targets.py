@@ -20,7 +20,7 @@ import msgspec
 
 from broker.settings import ServiceSettings, SettingsError, load_settings
 from broker.wire.records import encode
-from connector.events import Parser, dead_letter
+from connector.formats.events import Parser, dead_letter
 from connector.settings import Settings as ConnectorSettings
 from db_connector.kafka.target import origin_of, target_of
 from db_connector.settings import DbConnectorSettings

@@ -169,8 +169,8 @@ def test_plain_numbers_and_events_arrive_whatever_kills_the_connector(pipeline: 
     """A plain number may become several records after a kill, but never none."""
     name = pipeline.name
     templates = [
-        {"topic": f"{name}/plant/{{site}}/{{thing}}/{{quantity}}", "thing": "{site}/{thing}"},
-        {"topic": f"{name}/meter/{{thing}}/#", "quantity": "energy"},
+        {"format": "number", "topic": f"{name}/plant/{{site}}/{{thing}}/{{quantity}}", "thing": "{site}/{thing}"},
+        {"format": "number", "topic": f"{name}/meter/{{thing}}/#", "quantity": "energy"},
     ]
     count = 3_000
     numbers = [
@@ -186,7 +186,7 @@ def test_plain_numbers_and_events_arrive_whatever_kills_the_connector(pipeline: 
     pipeline.publish_to(retained, retain=True)
 
     before_ms = time.time_ns() // 10**6
-    process = pipeline.start(LSB_CONNECTOR__NUMBER=json.dumps(templates))
+    process = pipeline.start(LSB_CONNECTOR__TOPIC=json.dumps(templates))
     # Only then does the broker have the subscriptions of the new session.
     pipeline.wait_until_logged("skipped the retained message")
     publisher = threading.Thread(target=pipeline.publish_to, args=(mixed, FLOW_PER_SECOND))
@@ -196,7 +196,7 @@ def test_plain_numbers_and_events_arrive_whatever_kills_the_connector(pipeline: 
     # A message for a session that exists is no replay of a retained message, although it will be retained.
     live = [(f"{name}/plant/s1/oven1/temperature", b"-2")]
     pipeline.publish_to(live, retain=True)
-    process = pipeline.start(LSB_CONNECTOR__NUMBER=json.dumps(templates))
+    process = pipeline.start(LSB_CONNECTOR__TOPIC=json.dumps(templates))
     publisher.join()
     pipeline.publish_to([(f"{name}/meter/m1", b"off"), (f"{name}/plant/s1/oven1/", b"1")])
     pipeline.wait_for_all(count)

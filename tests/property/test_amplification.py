@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import connector.events
+import connector.formats.events
 from broker.wire.records import encode
-from connector.events import Parser, dead_letter
+from connector.formats.events import Parser, dead_letter
 
 EVENT_BYTES_MAX: Final = 256 * 1024
 PARSER: Final = Parser("ms", EVENT_BYTES_MAX)
@@ -120,7 +120,7 @@ def test_an_event_is_hashed_a_bounded_number_of_times_whatever_is_refused_of_it(
             hashed += len(text)
             return hashlib.sha256(text)
 
-    monkeypatch.setattr(connector.events, "hashlib", Counting)
+    monkeypatch.setattr(connector.formats.events, "hashlib", Counting)
     payload = event(many("null", 2000))
     PARSER.parse(payload)
     assert hashed <= 2 * len(payload), f"{hashed} bytes were hashed for a payload of {len(payload)}"

@@ -1,7 +1,7 @@
 """The connector and the checker parse events independently, with the same result for every row.
 
 The tester counts the rows of a file with `joiner.check.verify.events.parse_row`, and looks for the records that
-`connector.events.Parser` made from them. If the two disagreed on a row, the tester would falsely report a loss.
+`connector.formats.events.Parser` made from them. If the two disagreed on a row, the tester would falsely report a loss.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.wire.records import BRACKETS_MAX, NAME_LENGTH_MAX, decode_data, encode
-from connector.events import Parser, Refusal
+from connector.formats.events import Parser, Refusal
 from joiner.check.verify.events import Quantity, parse_row
 
 BYTES_MAX: Final = 20_000

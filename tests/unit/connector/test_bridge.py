@@ -39,8 +39,8 @@ def bridge() -> tuple[Bridge, KeepingProducer]:
 
 
 def bridge_for_numbers(clock: Callable[[], int] = lambda: 7_999_999) -> tuple[Bridge, KeepingProducer]:
-    number = {"topic": "plant/{thing}/{quantity}"}
-    own = ConnectorSettings.model_validate({"number": [number], "idle_after": "1s"})
+    number = {"format": "number", "topic": "plant/{thing}/{quantity}"}
+    own = ConnectorSettings.model_validate({"topic": [number], "idle_after": "1s"})
     found, producer = Bridge(Settings(connector=own), lambda: False, clock), KeepingProducer()
     found._forwarder._producer = producer  # type: ignore[assignment] # only `send` is used here
     return found, producer
@@ -145,7 +145,7 @@ def test_retained_numbers_are_acknowledged_in_order_and_reported_once(caplog: py
     found._ledger.confirm(producer.sent[0].ticket)
     assert found._ledger.release() == [2, 3]
     assert caplog.text.count("skipped the retained message of the topic 'plant/oven/power'") == 1
-    assert (found._progress.messages, found._progress.skipped) == (3, 2)
+    assert (found._progress.messages, found._progress.skipped["retained"]) == (3, 2)
     caplog.set_level("INFO")
     found._progress.report(0, "stopped")
     assert "3 messages, 1 records, 0 rejected, 2 skipped" in caplog.text

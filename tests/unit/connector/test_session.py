@@ -67,7 +67,9 @@ def session_to(
     threading.Thread(target=broker.serve, daemon=True).start()
     session = MqttSession(
         MqttSettings(port=broker.listener.getsockname()[1]),
-        ConnectorSettings.model_validate({"keep_alive": keep_alive, "number": [{"topic": one} for one in numbers]}),
+        ConnectorSettings.model_validate(
+            {"keep_alive": keep_alive, "topic": [{"format": "number", "topic": one} for one in numbers]}
+        ),
     )
     broker.sessions.append(session)
     return session

@@ -1,4 +1,4 @@
-"""The valid ranges of the connector's own settings, and the topics of plain numbers."""
+"""The valid ranges of the connector's own settings, and the topics with other formats than events."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from broker.settings import SettingsError, load_settings
-from connector.settings import ConnectorSettings, NumberSettings, Settings, _covers, _overlap, subscriptions
+from connector.settings import ConnectorSettings, Settings, subscriptions
+from connector.templates import TemplateSettings, covers, overlap
+
+TEMPLATES: TypeAdapter[TemplateSettings] = TypeAdapter(TemplateSettings)
 
 
 @pytest.mark.parametrize(
@@ -70,13 +73,13 @@ def test_a_duration_outside_its_range_is_refused_with_both_ends(name: str, given
 )
 def test_a_template_that_cannot_be_used_is_refused_with_the_reason(given: dict[str, Any], text: str) -> None:
     with pytest.raises(ValidationError) as error:
-        NumberSettings.model_validate(given)
+        TEMPLATES.validate_python({"format": "number"} | given)
     assert text in str(error.value)
 
 
 def settings(topic: str, *numbers: str) -> Settings:
-    given = [{"topic": one, "thing": "t", "quantity": "q"} for one in numbers]
-    return Settings.model_validate({"mqtt": {"topic": topic}, "connector": {"number": given}})
+    given = [{"topic": one, "format": "number", "thing": "t", "quantity": "q"} for one in numbers]
+    return Settings.model_validate({"mqtt": {"topic": topic}, "connector": {"topic": given}})
 
 
 @pytest.mark.parametrize(
@@ -99,25 +102,25 @@ def test_no_topic_matches_two_subscriptions(
     topic: str, numbers: list[str], subscribed: list[str], covered: list[str]
 ) -> None:
     found = settings(topic, *numbers)
-    assert subscriptions(found.mqtt.topic, found.connector.number) == (subscribed, covered)
+    assert subscriptions(found.mqtt.topic, found.connector.topic) == (subscribed, covered)
 
 
 @pytest.mark.parametrize("topic", ["$share/g/e", "$share/g", "$share", "$queue/e"])
-def test_numbers_are_refused_beside_a_shared_subscription(topic: str) -> None:
-    """Each of the connectors that share the events would receive every number."""
+def test_templates_are_refused_beside_a_shared_subscription(topic: str) -> None:
+    """Each of the connectors that share the events would receive every message."""
     assert settings(topic).mqtt.topic == topic
-    with pytest.raises(ValidationError, match=r"connector\.number cannot be used while mqtt.topic is a shared"):
+    with pytest.raises(ValidationError, match=r"connector\.topic cannot be used while mqtt.topic is a shared"):
         settings(topic, "a/+")
 
 
 @pytest.mark.parametrize(
     ("topic", "numbers", "text"),
     [
-        ("plant/+/t", ["plant/a/+"], "mqtt.topic and connector.number.0.topic overlap"),
-        ("+/states", ["plant/#"], "mqtt.topic and connector.number.0.topic overlap"),
-        ("e", ["a/+/t", "a/b/+"], "connector.number.0.topic and connector.number.1.topic overlap"),
-        ("e", ["a/#", "a/b"], "connector.number.1.topic never applies, because connector.number.0.topic matches"),
-        ("e", ["a/{x}", "a/{y}"], "connector.number.1.topic never applies"),
+        ("plant/+/t", ["plant/a/+"], "mqtt.topic and connector.topic.0.topic overlap"),
+        ("+/states", ["plant/#"], "mqtt.topic and connector.topic.0.topic overlap"),
+        ("e", ["a/+/t", "a/b/+"], "connector.topic.0.topic and connector.topic.1.topic overlap"),
+        ("e", ["a/#", "a/b"], "connector.topic.1.topic never applies, because connector.topic.0.topic matches"),
+        ("e", ["a/{x}", "a/{y}"], "connector.topic.1.topic never applies"),
     ],
 )
 def test_subscriptions_that_could_deliver_a_message_twice_are_refused(
@@ -130,13 +133,45 @@ def test_subscriptions_that_could_deliver_a_message_twice_are_refused(
 
 def test_an_error_in_the_settings_file_names_the_template(tmp_path: Path) -> None:
     file = tmp_path / "lsb.toml"
-    file.write_text(
-        '[[connector.number]]\ntopic = "a/{thing}/{quantity}"\n[[connector.number]]\ntopic = "{thing}x/{quantity}"\n'
-    )
+    number = '[[connector.topic]]\nformat = "number"\n'
+    file.write_text(f'{number}topic = "a/{{thing}}/{{quantity}}"\n{number}topic = "{{thing}}x/{{quantity}}"\n')
     with pytest.raises(SettingsError) as error:
         load_settings(Settings, file)
-    assert "connector.number.1.topic: each {name} must be an entire level" in str(error.value)
-    assert "LSB_CONNECTOR__NUMBER" in str(error.value)
+    assert "connector.topic.1.number.topic: each {name} must be an entire level" in str(error.value)
+    assert "LSB_CONNECTOR__TOPIC" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "must be a table with format = 'number', 'senml', 'sparkplug' or 'raw'"),
+        ({"format": "xml"}, "must be a table with format = 'number', 'senml', 'sparkplug' or 'raw'"),
+        ({"format": ["raw"]}, "must be a table with format"),
+        ({"format": "senml"}, "Field required"),
+        ({"format": "senml", "topic": "a/{bn}"}, "{bn} comes from the message: use another name"),
+        ({"format": "senml", "topic": "a", "thing": "{x}"}, "{x} is not a level of the topic 'a', nor {bn}, nor {n}"),
+        ({"format": "sparkplug", "topic": "spBv2.0/#"}, "the topics of Sparkplug B begin with spBv1.0/"),
+        ({"format": "sparkplug", "topic": "#"}, "the topics of Sparkplug B begin with spBv1.0/"),
+        ({"format": "sparkplug", "topic": "spBv1.0/{group}/#"}, "{group} comes from the message"),
+        ({"format": "sparkplug", "rebirth": "perhaps"}, "valid boolean"),
+        ({"format": "raw", "topic": "a/{x}", "kafka_topic": "k"}, "Field required"),
+        ({"format": "raw", "topic": "a/{x}", "key": "{x}"}, "Field required"),
+        ({"format": "raw", "topic": "a/{x}", "key": "{y}", "kafka_topic": "k"}, "key is '{y}', but {y} is not a level"),
+        ({"format": "raw", "topic": "a/{x}", "key": "{x}", "kafka_topic": "k k"}, "topic"),
+    ],
+)
+def test_a_format_that_cannot_be_used_is_refused_with_the_reason(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        TEMPLATES.validate_python(given)
+    assert text in str(error.value)
+
+
+def test_raw_messages_go_to_no_topic_of_the_pipeline() -> None:
+    raw = {"format": "raw", "topic": "a/{x}", "key": "{x}", "kafka_topic": "machine.late"}
+    with pytest.raises(
+        ValidationError, match=r"connector\.topic\.0\.kafka_topic must be another topic than topics\.late"
+    ):
+        Settings.model_validate({"connector": {"topic": [raw]}})
 
 
 levels = st.lists(st.sampled_from(["", "a", "b", "$a", "+"]), min_size=1, max_size=3)
@@ -157,12 +192,12 @@ def matches(topic_filter: str, topic: str) -> bool:
 @given(one=filters, other=filters)
 def test_filters_overlap_or_cover_each_other_as_the_topics_that_match_them_say(one: str, other: str) -> None:
     left, right = ({topic for topic in TOPICS if matches(each, topic)} for each in (one, other))
-    assert _overlap(one, other) == bool(left & right)
+    assert overlap(one, other) == bool(left & right)
     # +/# and # match the same topics. Only the one that is usually written counts as the wider.
-    assert _covers(one, other) == (right <= left and (one, other) != ("+/#", "#"))
+    assert covers(one, other) == (right <= left and (one, other) != ("+/#", "#"))
 
 
 @given(filters, filters)
 def test_two_different_filters_never_cover_each_other(one: str, other: str) -> None:
     """Otherwise, neither would be subscribed to."""
-    assert one == other or not (_covers(one, other) and _covers(other, one))
+    assert one == other or not (covers(one, other) and covers(other, one))

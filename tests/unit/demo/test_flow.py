@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.settings import EventSettings
-from connector.events import Parser
+from connector.formats.events import Parser
 from demo.flow import parts_in
 
 EVENTS = EventSettings(event_bytes_max=1024)

@@ -25,7 +25,7 @@ from broker.times import mean_text, parse_duration
 from broker.wire import records
 from broker.wire.arrow import limits as arrow_limits
 from broker.wire.arrow import results as arrow_results
-from connector.events import Parser
+from connector.formats.events import Parser
 from connector.settings import ConnectorSettings, NumberSettings
 from control.actions import audit
 from control.settings import ControlSettings

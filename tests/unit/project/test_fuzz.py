@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from connector.events import Parsed, Parser
+from connector.formats.events import Parsed, Parser
 from tests.fuzz import play as playing
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.play import Tally, play, play_all

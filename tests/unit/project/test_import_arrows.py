@@ -32,7 +32,7 @@ MAY_IMPORT: Final = {
 ALSO: Final = {
     # Single modules that a package may import besides, each with the reason.
     "simulator": {
-        "connector.events": "`lsb-import` tries the first lines of a file before it writes any",
+        "connector.formats.events": "`lsb-import` tries the first lines of a file before it writes any",
         "connector.forwarding": "`lsb-import` writes to Kafka what the connector would write",
         "connector.settings": "`lsb-import` has the settings of the connector",
     },

@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from broker.settings import EventSettings
 from broker.times import parse_time
-from connector.events import Parser
+from connector.formats.events import Parser
 from simulator.convert import command
 from simulator.convert.command import LEFT_OUT, convert
 from simulator.convert.events import EVENT_BYTES_MAX, Columns, Conversion

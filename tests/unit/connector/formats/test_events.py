@@ -20,7 +20,7 @@ from broker.wire.records import (
     decode_data,
     encode,
 )
-from connector.events import REASON_LENGTH_MAX, Parser, dead_letter
+from connector.formats.events import REASON_LENGTH_MAX, Parser, dead_letter
 
 BYTES_MAX = 4096
 PARSER = Parser("ms", BYTES_MAX)

@@ -11,20 +11,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.wire.records import Record, encode
-from connector.events import UNREADABLE_TOPIC, Parsed, dead_letter
-from connector.numbers import NUMBER_BYTES_MAX, SKIPPED, NumberParser
-from connector.settings import NumberSettings
+from connector.formats.contents import Context
+from connector.formats.events import UNREADABLE_TOPIC, Parsed, Parser, dead_letter
+from connector.formats.messages import MessageParser
+from connector.formats.numbers import NUMBER_BYTES_MAX
+from connector.templates import NumberSettings
 
 NOW_NS: Final = 1554096460415_999_999
 NAMES: Final = ("thing", "quantity", "site")
 
 
-def parser(*templates: dict[str, Any], time_unit: str = "ms") -> NumberParser:
-    return NumberParser([NumberSettings(**one) for one in templates], time_unit, lambda: NOW_NS, "run")
+class Events(Parser):
+    """Stands in for the parser of events."""
+
+    def __init__(self) -> None:
+        super().__init__("ms", 1024)
+
+    def parse(self, payload: bytes) -> Parsed:
+        return Parsed("an event", len(payload), [], [])
+
+
+def parser(*templates: dict[str, Any], time_unit: str = "ms") -> MessageParser:
+    settings = [NumberSettings(format="number", **one) for one in templates]
+    return MessageParser(settings, Events(), Context(time_unit, 2**18, lambda: NOW_NS, "run"))
+
+
+def parsed_by(messages: MessageParser, topic: str, payload: bytes) -> Parsed | None:
+    """Return what the message of a number contains, or None if it is read as an event."""
+    (parsed,) = messages.parse(topic, payload, is_retained=False).parts
+    return parsed if parsed.thing != "an event" else None
 
 
 def parse(topic: str, payload: bytes, *templates: dict[str, Any]) -> Parsed | None:
-    return parser(*templates).parse(topic, payload, is_retained=False)
+    return parsed_by(parser(*templates), topic, payload)
 
 
 def record(topic: str, payload: bytes, *templates: dict[str, Any]) -> Record:
@@ -57,7 +76,7 @@ def test_the_levels_of_the_topic_name_the_thing_and_the_quantity() -> None:
 
 @pytest.mark.parametrize(("unit", "time"), [("s", 1554096460), ("ms", 1554096460415), ("ns", NOW_NS)])
 def test_the_time_is_that_of_the_arrival_rounded_down_to_the_unit(unit: str, time: int) -> None:
-    parsed = parser({"topic": "{thing}/{quantity}"}, time_unit=unit).parse("a/b", b"1", is_retained=False)
+    parsed = parsed_by(parser({"topic": "{thing}/{quantity}"}, time_unit=unit), "a/b", b"1")
     assert parsed is not None
     assert parsed.records[0].phenomenonTime == time
     assert parsed.time_ns == NOW_NS // 10 ** {"s": 9, "ms": 6, "ns": 0}[unit] * 10 ** {"s": 9, "ms": 6, "ns": 0}[unit]
@@ -65,7 +84,7 @@ def test_the_time_is_that_of_the_arrival_rounded_down_to_the_unit(unit: str, tim
 
 def test_each_received_message_has_an_id_of_its_own() -> None:
     numbers = parser({"topic": "{thing}/{quantity}"})
-    found = [numbers.parse("a/b", b"1", is_retained=False) for _ in range(3)]
+    found = [parsed_by(numbers, "a/b", b"1") for _ in range(3)]
     assert [parsed.records[0].id for parsed in found if parsed is not None] == ["run-1", "run-2", "run-3"]
 
 
@@ -102,8 +121,9 @@ def test_a_wildcard_at_the_beginning_matches_no_topic_of_the_broker_and_none_tha
 
 
 def test_a_retained_message_is_skipped_because_its_time_is_unknown() -> None:
-    assert parser(PLANT).parse("plant/a/hall/oven/t", b"1", is_retained=True) is SKIPPED
-    assert parser(PLANT).parse("machine/states", b"1", is_retained=True) is None
+    found = parser(PLANT).parse("plant/a/hall/oven/t", b"1", is_retained=True)
+    assert (found.parts, found.skipped, found.why_skipped) == ((), 1, "retained")
+    assert parser(PLANT).parse("machine/states", b"1", is_retained=True).skipped == 0
 
 
 @pytest.mark.parametrize(
@@ -234,7 +254,7 @@ def test_a_payload_is_a_number_exactly_if_it_is_one_in_json(payload: bytes) -> N
 
 
 LONGEST: Final = {"thing": "\x01" * 115 + "{thing}{site}", "quantity": "\x01" * 118 + "{quantity}"}
-PARSER: Final = parser(
+MESSAGES: Final = parser(
     {"topic": "x/{thing}/{quantity}/{site}", **LONGEST}, {"topic": "#", "thing": "t", "quantity": "q"}
 )
 names = st.text(max_size=300) | st.sampled_from(["\x01" * 256, "\U0001f600" * 200, '"' * 100])
@@ -245,7 +265,7 @@ def test_a_hostile_message_never_raises_and_becomes_at_most_a_hundred_times_its_
     levels: list[str], payload: bytes
 ) -> None:
     topic = "/".join(["x", *levels])
-    parsed = PARSER.parse(topic, payload, is_retained=False)
+    parsed = parsed_by(MESSAGES, topic, payload)
     assert parsed is not None
     dead_letters = sum(len(encode(dead_letter(refusal, topic))) for refusal in parsed.refusals)
     to_kafka = dead_letters + sum(len(encode(one)) + len(one.thing.encode()) for one in parsed.records)

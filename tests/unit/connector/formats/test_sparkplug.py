@@ -1,0 +1,416 @@
+"""Sparkplug B: births, data and deaths, with payloads of another implementation, and what is refused and limited."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.wire.records import QUANTITIES_MAX, Record, encode
+from connector.formats.births import ASK_EVERY_S, Announced, Askings, Births, Scope
+from connector.formats.contents import NO_NUMBER, RETAINED, Context, Found
+from connector.formats.events import Parser, UnusableError, dead_letter
+from connector.formats.messages import MessageParser
+from connector.formats.payload import Metric, Payload, decode, rebirth_payload
+from connector.templates import SparkplugSettings
+
+NOW_NS: Final = 1_700_000_100_123_456_789
+AT: Final = 1_700_000_000_000
+
+OTHERS: Final = {
+    # What the library pysparkplug 0.6.1 encodes. It cannot be installed here: it needs paho-mqtt 1.
+    "NBIRTH": (
+        "0880d095ffbc3112120a0562645365711880d095ffbc312004580712210a144e6f646520436f6e74726f6c2f526562697274"
+        "681880d095ffbc31200b7000121d0a0b74656d706572617475726510011880d095ffbc312009650000ac4112160a05737461"
+        "746510021880d095ffbc31200c7a026f6e12140a04696e743810031880d095ffbc31200150fb0112160a05696e7431361004"
+        "1880d095ffbc31200250d4fd0312180a05696e74333210051880d095ffbc3120035090ddfbff0f121d0a05696e7436341006"
+        "1880d095ffbc312004588080808080e0ffffff0112150a0575696e743810071880d095ffbc31200550c80112170a0675696e"
+        "74313610081880d095ffbc31200650e0d40312190a0675696e74333210091880d095ffbc31200750ffffffff0f121c0a0675"
+        "696e743634100a1880d095ffbc312008588280808080808010121c0a06646f75626c65100b1880d095ffbc31200a699a9999"
+        "999999b93f12110a026f6e100c1880d095ffbc31200b70011800"
+    ),
+    "DBIRTH": "08e4d095ffbc3112180a056c6576656c101418e4d095ffbc31200350fdffffff0f1801",
+    "NDATA": "08e8d795ffbc311210100118e8d795ffbc312009650000b241120e100318e9d795ffbc31200150fa011802",
+    "DDATA": "08ccd895ffbc311211101418ccd895ffbc31200350fcffffff0f12140a056c6576656c101418cdd895ffbc31200338011803",
+    "NDEATH": "08d0df95ffbc3112120a0562645365711880d095ffbc3120045807",
+}
+
+
+class Plant:
+    """A parser of Sparkplug B, and a clock for its requests."""
+
+    def __init__(self, **template: Any) -> None:
+        settings = SparkplugSettings.model_validate({"format": "sparkplug", **template})
+        self.now_s = 0.0
+        context = Context("ms", 2**18, lambda: NOW_NS, "run")
+        self.messages = MessageParser([settings], Parser("ms", 2**18), context, lambda: self.now_s)
+
+    def parse(self, topic: str, payload: bytes, *, is_retained: bool = False) -> Found:
+        return self.messages.parse(f"spBv1.0/{topic}", payload, is_retained=is_retained)
+
+    def values(self, topic: str, payload: bytes) -> list[tuple[str, str, Any, float]]:
+        """Return what is in the records of a message, of which nothing is refused."""
+        found = self.parse(topic, payload)
+        assert [refusal.reason for part in found.parts for refusal in part.refusals] == []
+        return [(one.thing, one.quantity, one.phenomenonTime, one.result) for one in records(found)]
+
+    def reason(self, topic: str, payload: bytes) -> str:
+        """Return why a message is refused. It has no records."""
+        found = self.parse(topic, payload)
+        assert records(found) == []
+        (refusal,) = [refusal for part in found.parts for refusal in part.refusals]
+        return refusal.reason
+
+    def asked(self) -> list[str]:
+        """Return the topics of the commands since the last call."""
+        return [command.topic for command in self.messages.take_commands()]
+
+
+def records(found: Found) -> list[Record]:
+    return [record for part in found.parts for record in part.records]
+
+
+def payload(*metrics: Any, seq: int | None = 0, timestamp: int | None = AT) -> bytes:
+    given = {name: value for name, value in (("seq", seq), ("timestamp", timestamp)) if value is not None}
+    encoded: bytes = Payload(metrics=metrics, **given).SerializeToString()
+    return encoded
+
+
+def metric(name: str | None = None, **fields: Any) -> Any:
+    return Metric(**({"name": name.encode()} if name is not None else {}), **fields)
+
+
+def birth(*metrics: Any, bd_seq: int = 1, seq: int = 0) -> bytes:
+    return payload(metric("bdSeq", datatype=4, long_value=bd_seq), *metrics, seq=seq)
+
+
+TEMPERATURE: Final = metric("temperature", alias=1, datatype=9, float_value=20.5, timestamp=AT)
+
+
+def test_the_messages_of_another_implementation_are_read() -> None:
+    plant = Plant()
+    sent = {name: bytes.fromhex(text) for name, text in OTHERS.items()}
+    node = plant.values("plant/NBIRTH/press", sent["NBIRTH"])
+    assert {one[:1] + one[2:3] for one in node} == {("plant/press", AT)}
+    assert [(quantity, result) for _, quantity, _, result in node] == [
+        ("temperature", 21.5), ("int8", -5), ("int16", -300), ("int32", -70000), ("int64", -(2**40)), ("uint8", 200),
+        ("uint16", 60000), ("uint32", 2**32 - 1), ("uint64", 2.0**53 + 2), ("double", 0.1), ("on", 1),
+    ]  # fmt: skip
+    assert plant.values("plant/DBIRTH/press/tank", sent["DBIRTH"]) == [("plant/press/tank", "level", AT + 100, -3)]
+    assert plant.values("plant/NDATA/press", sent["NDATA"]) == [
+        ("plant/press", "temperature", AT + 1000, 22.25),
+        ("plant/press", "int8", AT + 1001, -6),
+    ]
+    found = plant.parse("plant/DDATA/press/tank", sent["DDATA"])
+    assert [(one.quantity, one.result) for one in records(found)] == [("level", -4)]
+    assert (found.skipped, found.why_skipped) == (1, NO_NUMBER)
+    assert (plant.messages.gaps, plant.asked()) == (0, [])
+    assert plant.parse("plant/NDEATH/press", sent["NDEATH"]) == Found()
+    assert "the birth of the node 'plant/press' is not known" in plant.reason("plant/NDATA/press", sent["NDATA"])
+
+
+def test_strings_and_null_are_skipped_and_controls_are_ignored() -> None:
+    plant = Plant()
+    found = plant.parse(
+        "g/NBIRTH/n",
+        birth(
+            metric("Node Control/Rebirth", datatype=11, boolean_value=False),
+            metric("Device Control/Rate", datatype=3, int_value=5),
+            metric("text", datatype=12, string_value=b"on"),
+            metric("when", datatype=13, long_value=AT),
+            metric("file", datatype=17, bytes_value=b"x"),
+            metric("table", datatype=16, dataset_value=b""),
+            metric("kind", datatype=19, template_value=b""),
+            metric("array", datatype=22, bytes_value=b"x"),
+            metric("null", datatype=9, is_null=True),
+            metric("none", datatype=9),
+            metric("passing", datatype=9, float_value=1, is_transient=True),
+            metric("past", datatype=9, float_value=2, is_historical=True, timestamp=5),
+        ),
+    )
+    assert [(one.quantity, one.phenomenonTime) for one in records(found)] == [("past", 5)]
+    assert found.skipped == 9
+
+
+def test_the_names_of_the_topic_and_the_metric_make_the_record() -> None:
+    plant = Plant(topic="spBv1.0/+/+/#", thing="{node}-{device}", quantity="{group}:{metric}")
+    assert plant.values("g/NBIRTH/n", birth(TEMPERATURE))[0][:2] == ("n-", "g:temperature")
+    plant = Plant(thing="all/{device}/{node}")
+    assert plant.values("g/NBIRTH/n", birth(TEMPERATURE))[0][0] == "all/n"
+    device = payload(metric("level/max", datatype=10, double_value=1), seq=1)
+    assert plant.values("g/DBIRTH/n/d", device)[0][:2] == ("all/d/n", "level/max")
+
+
+@pytest.mark.parametrize(
+    ("datatype", "fields", "value"),
+    [
+        (1, {"int_value": 251}, -5),
+        (1, {"int_value": 2**32 - 5}, -5),
+        (1, {"long_value": 2**64 - 5}, -5),
+        (2, {"int_value": 2**16 - 1}, -1),
+        (3, {"int_value": 2**31}, -(2**31)),
+        (3, {"int_value": 2**31 - 1}, 2**31 - 1),
+        (4, {"long_value": 2**64 - 1}, -1),
+        (4, {"long_value": 2**63}, -(2.0**63)),
+        (7, {"long_value": 2**32 - 1}, 2**32 - 1),
+        (8, {"long_value": 2**64 - 1}, 2.0**64),
+        (9, {"float_value": 0.5}, 0.5),
+        (9, {"double_value": 0.5}, 0.5),
+        (11, {"boolean_value": True}, 1),
+        (11, {"int_value": 1}, 1),
+        (0, {"double_value": 0.1}, 0.1),
+    ],
+)
+def test_the_datatype_says_what_the_bits_mean(datatype: int, fields: dict[str, Any], value: float) -> None:
+    at_birth = Plant().values("g/NBIRTH/n", birth(metric("x", datatype=datatype, **fields)))
+    assert [one[3] for one in at_birth] == [value]
+    plant = Plant()
+    plant.parse("g/NBIRTH/n", birth(metric("x", datatype=datatype, alias=7)))
+    for seq, data in enumerate((metric(alias=7, **fields), metric("x", **fields)), start=1):
+        assert [one[3] for one in plant.values("g/NDATA/n", payload(data, seq=seq))] == [value]
+
+
+def test_a_metric_has_its_own_time_else_that_of_the_payload_else_that_of_the_arrival() -> None:
+    plain = metric("x", datatype=10, double_value=1)
+    assert Plant().values("g/NBIRTH/n", birth(TEMPERATURE, plain))[1][2] == AT
+    assert Plant().values("g/NBIRTH/n", payload(plain, timestamp=None))[0][2] == NOW_NS // 10**6
+
+
+def test_a_value_that_a_rebirth_repeats_has_the_same_id() -> None:
+    plant = Plant()
+    (first,) = records(plant.parse("g/NBIRTH/n", birth(TEMPERATURE)))
+    (again,) = records(plant.parse("g/NBIRTH/n", birth(TEMPERATURE, metric("new", datatype=9), bd_seq=2)))
+    assert first == again
+    assert re.fullmatch("[0-9a-f]{32}", first.id)
+    (other,) = records(plant.parse("g/NDATA/n", payload(metric(alias=1, float_value=20.5, timestamp=AT + 1), seq=1)))
+    assert other.id != first.id
+
+
+def test_data_before_the_birth_is_refused_and_the_node_is_asked_once_a_minute() -> None:
+    plant = Plant()
+    data = payload(metric("temperature", datatype=9, float_value=1))
+    assert "the birth of the node 'g/n' is not known; the connector asks for it" in plant.reason("g/NDATA/n", data)
+    (command,) = plant.messages.take_commands()
+    asked = decode(command.payload)
+    assert command.topic == "spBv1.0/g/NCMD/n"
+    assert [(one.name, one.datatype, one.boolean_value) for one in asked.metrics] == [
+        (b"Node Control/Rebirth", 11, True)
+    ]
+    assert asked.timestamp == NOW_NS // 10**6
+    plant.reason("g/DDATA/n/d", data)
+    assert plant.asked() == []
+    plant.reason("g/NDATA/other", data)
+    plant.now_s = ASK_EVERY_S - 1
+    plant.reason("g/NDATA/n", data)
+    assert plant.asked() == ["spBv1.0/g/NCMD/other"]
+    plant.now_s = ASK_EVERY_S
+    plant.reason("g/NDATA/n", data)
+    assert plant.asked() == ["spBv1.0/g/NCMD/n"]
+    assert plant.messages.rebirths == 3
+
+
+def test_without_rebirth_no_node_is_asked() -> None:
+    plant = Plant(rebirth=False)
+    assert "rebirth is false" in plant.reason("g/NDATA/n", payload(TEMPERATURE))
+    assert plant.asked() == []
+
+
+def test_an_unknown_alias_refuses_the_message_because_others_may_have_changed() -> None:
+    plant = Plant()
+    plant.parse("g/NBIRTH/n", birth(TEMPERATURE))
+    data = payload(metric(alias=1, float_value=1), metric(alias=9, float_value=2), seq=1)
+    assert "the alias 9 is in no birth that the connector has received" in plant.reason("g/NDATA/n", data)
+    assert plant.asked() == ["spBv1.0/g/NCMD/n"]
+    assert "the birth of the device 'd' is not known" in plant.reason("g/DDATA/n/d", payload(TEMPERATURE, seq=2))
+    assert plant.messages.gaps == 0
+
+
+def test_aliases_of_a_node_and_its_devices_are_apart() -> None:
+    plant = Plant()
+    plant.parse("g/NBIRTH/n", birth(TEMPERATURE))
+    plant.parse("g/DBIRTH/n/d", payload(metric("level", alias=1, datatype=9, float_value=1), seq=1))
+    data = metric(alias=1, float_value=3)
+    assert plant.values("g/NDATA/n", payload(data, seq=2))[0][:2] == ("g/n", "temperature")
+    assert plant.values("g/DDATA/n/d", payload(data, seq=3))[0][:2] == ("g/n/d", "level")
+
+
+def test_a_birth_replaces_all_that_was_known_of_the_node() -> None:
+    plant = Plant()
+    plant.parse("g/NBIRTH/n", birth(TEMPERATURE))
+    plant.parse("g/DBIRTH/n/d", payload(TEMPERATURE, seq=1))
+    plant.parse("g/NBIRTH/n", birth(metric("pressure", alias=1, datatype=9)))
+    data = metric(alias=1, float_value=3)
+    assert plant.values("g/NDATA/n", payload(data, seq=1))[0][1] == "pressure"
+    assert "the birth of the device" in plant.reason("g/DDATA/n/d", payload(data, seq=2))
+
+
+def test_a_birth_that_is_refused_leaves_no_aliases_of_the_one_before() -> None:
+    plant = Plant()
+    plant.parse("g/NBIRTH/n", birth(TEMPERATURE))
+    assert "the name of a metric in the birth is empty" in plant.reason("g/NBIRTH/n", birth(metric(alias=1)))
+    assert "the birth of the node" in plant.reason("g/NDATA/n", payload(metric(alias=1, float_value=3)))
+
+
+def test_only_the_death_of_the_present_birth_counts() -> None:
+    plant = Plant()
+    plant.parse("g/NBIRTH/n", birth(TEMPERATURE, bd_seq=2))
+    plant.parse("g/NDEATH/n", birth(bd_seq=1))
+    data = payload(metric(alias=1, float_value=3), seq=1)
+    assert len(plant.values("g/NDATA/n", data)) == 1
+    plant.parse("g/NDEATH/n", birth(bd_seq=2))
+    assert "the birth of the node" in plant.reason("g/NDATA/n", data)
+
+
+def test_the_death_of_a_device_leaves_the_node() -> None:
+    plant = Plant()
+    plant.parse("g/NBIRTH/n", birth(TEMPERATURE))
+    plant.parse("g/DBIRTH/n/d", payload(TEMPERATURE, seq=1))
+    assert plant.parse("g/DDEATH/n/d", payload(seq=2)) == Found()
+    data = metric(alias=1, float_value=3)
+    assert "the birth of the device" in plant.reason("g/DDATA/n/d", payload(data, seq=3))
+    assert len(plant.values("g/NDATA/n", payload(data, seq=4))) == 1
+    assert plant.messages.gaps == 0
+
+
+def test_a_gap_in_the_sequence_is_counted_and_logged_once_a_minute() -> None:
+    plant = Plant()
+    plant.parse("g/NBIRTH/n", birth(TEMPERATURE, seq=254))
+    data = metric(alias=1, float_value=3)
+    for seq in (255, 0, 1):
+        plant.parse("g/NDATA/n", payload(data, seq=seq))
+    assert (plant.messages.gaps, plant.messages.take_warnings(), plant.asked()) == (0, [], [])
+    assert len(plant.values("g/NDATA/n", payload(data, seq=3))) == 1
+    (warning,) = plant.messages.take_warnings()
+    assert "messages of the Sparkplug node 'g/n' are missing: after the sequence number 1 came 3" in warning
+    assert plant.asked() == ["spBv1.0/g/NCMD/n"]
+    plant.parse("g/NDATA/n", payload(data, seq=7))
+    assert (plant.messages.gaps, plant.messages.take_warnings(), plant.asked()) == (2, [], [])
+    plant.parse("g/NDATA/n", payload(data, seq=None))
+    plant.parse("g/NDATA/n", payload(data, seq=8))
+    assert plant.messages.gaps == 2
+
+
+@pytest.mark.parametrize(
+    "topic", ["g/NCMD/n", "g/DCMD/n/d", "STATE/host", "g/STATE/n", "g/NDATA/n/d", "g/DDATA/n", "g/NDATA", "g/ndata/n"]
+)
+def test_commands_and_states_are_ignored(topic: str) -> None:
+    assert Plant().parse(topic, b"\xff") == Found()
+
+
+def test_a_retained_message_is_skipped() -> None:
+    found = Plant().parse("g/NBIRTH/n", birth(TEMPERATURE), is_retained=True)
+    assert (found.parts, found.skipped, found.why_skipped) == ((), 1, RETAINED)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (b"\xff", "not a payload of Sparkplug B"),
+        (b"{}", "not a payload of Sparkplug B"),
+        (birth(metric(alias=1)), "the name of a metric in the birth is empty"),
+        (birth(metric("x" * 257)), "has 257 characters, more than 256"),
+        (birth(metric("x" * 2000)), "has 2000 bytes, more than 1024"),
+        (birth(Metric(name=b"\xff")), "the name of a metric is not UTF-8"),
+        (birth(metric("x", datatype=9, float_value=float("nan"))), "metric 'x' is nan, which is no number in JSON"),
+        (birth(metric("x", datatype=10, double_value=float("inf"))), "metric 'x' is inf"),
+        (birth(metric("x", int_value=5)), "metric 'x' has no datatype, neither here nor in the birth"),
+        (birth(metric("x", datatype=9, float_value=1, timestamp=2**63)), "the time is outside the years"),
+        (payload(*[metric("x", alias=1)] * (QUANTITIES_MAX + 1)), f"has {QUANTITIES_MAX + 1} metrics, more than"),
+        (b"\x00" * (2**18 + 1), "more than events.event_bytes_max"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_the_reason(given: bytes, text: str) -> None:
+    assert text in Plant().reason("g/NBIRTH/n", given)
+
+
+def test_names_in_the_topic_are_limited() -> None:
+    assert "a name in the MQTT topic has 257 characters" in Plant().reason(f"{'g' * 257}/NBIRTH/n", birth())
+    long = Plant(thing="{group}{node}").reason(f"{'g' * 200}/NBIRTH/{'n' * 100}", birth(TEMPERATURE))
+    assert "the thing in the MQTT topic has 300 characters, more than 256" in long
+
+
+def test_an_invalid_metric_does_not_affect_the_others() -> None:
+    nan = metric("x", datatype=9, float_value=float("nan"))
+    found = Plant().parse("g/NBIRTH/n", birth(nan, TEMPERATURE, nan))
+    assert [one.quantity for one in records(found)] == ["temperature"]
+    (refusal,) = [refusal for part in found.parts for refusal in part.refusals]
+    assert refusal.reason.startswith("2 metrics of the message are invalid; the first error: metric 'x' is nan")
+
+
+def test_long_names_are_repeated_only_so_often() -> None:
+    plant = Plant()
+    group, data = "g" * 240, metric(alias=1, float_value=1)
+    plant.parse(f"{group}/NBIRTH/n", birth(metric("m" * 250, alias=1, datatype=9)))
+    assert len(plant.values(f"{group}/NDATA/n", payload(data, seq=1))) == 1
+    many = plant.reason(f"{group}/NDATA/n", payload(*[data] * 1000, seq=2))
+    assert "the names in its records would take" in many
+
+
+def scope(metrics: int) -> Scope:
+    found = Scope()
+    for number in range(metrics):
+        found.add(Announced(f"m{number}", 9), number)
+    return found
+
+
+def test_the_births_that_are_remembered_are_limited() -> None:
+    births = Births(known_max=10)
+    node = births.add_node("g", "n", scope(3), 1)
+    births.add_device(node, "d", scope(4))
+    assert len(births) == 9
+    with pytest.raises(UnusableError, match=r"knows 9 nodes, .* announces 2 more, but the limit is 10"):
+        births.add_node("g", "other", scope(1), 1)
+    births.drop_device(node, "d")
+    births.add_node("g", "other", scope(1), 1)
+    assert len(births) == 6
+    births.drop_node("g", "n")
+    births.drop_node("g", "n")
+    assert len(births) == 2
+
+
+def test_askings_are_limited_and_forgotten() -> None:
+    askings = Askings()
+    assert sum(askings.is_due(("g", str(number)), 0.0) for number in range(2000)) == 1000
+    assert askings.is_due(("g", "1500"), ASK_EVERY_S)
+    assert not askings.is_due(("g", "1500"), ASK_EVERY_S + 1)
+
+
+names = (
+    st.none()
+    | st.sampled_from(["temperature", "bdSeq", "x", "Node Control/Rebirth", "\x01" * 200])
+    | st.text(max_size=5)
+)
+metrics = st.builds(
+    lambda name, fields: metric(name, **fields),
+    names,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "alias": st.integers(0, 5), "datatype": st.integers(0, 25), "timestamp": st.integers(0, 2**64 - 1),
+            "is_null": st.booleans(), "int_value": st.integers(0, 2**32 - 1),
+        },
+    ) | st.fixed_dictionaries({"alias": st.integers(0, 3), "float_value": st.floats(width=32)}),
+)  # fmt: skip
+payloads = st.builds(lambda given, seq: payload(*given, seq=seq), st.lists(metrics, max_size=8), st.integers(0, 300))
+kinds = st.sampled_from(
+    ["g/NBIRTH/n", "g/NDATA/n", "g/NDEATH/n", "g/DBIRTH/n/d", "g/DDATA/n/d", "g/DDEATH/n/d", "/NDATA/"]
+)
+
+
+@given(st.lists(st.tuples(kinds, payloads | st.binary(max_size=60)), max_size=12))
+def test_messages_never_raise_and_become_at_most_a_hundred_times_their_bytes(messages: list[tuple[str, bytes]]) -> None:
+    plant = Plant()
+    for topic, given_payload in messages:
+        found = plant.parse(topic, given_payload)
+        full = f"spBv1.0/{topic}"
+        letters = [encode(dead_letter(refusal, full)) for part in found.parts for refusal in part.refusals]
+        to_kafka = [encode(one) + one.thing.encode() for one in records(found)]
+        assert len(letters) <= 1
+        assert sum(map(len, letters + to_kafka)) <= 100 * (len(given_payload) + len(full)) + 2048
+
+
+def test_a_request_is_what_the_specification_asks_for() -> None:
+    assert rebirth_payload(1).hex() == "080112" + "1c" + "0a14" + b"Node Control/Rebirth".hex() + "1801200b7001"
