@@ -26,7 +26,8 @@ from broker.wire import records
 from broker.wire.arrow import limits as arrow_limits
 from broker.wire.arrow import results as arrow_results
 from connector.formats.events import Parser
-from connector.settings import ConnectorSettings, NumberSettings
+from connector.settings import ConnectorSettings
+from connector.templates import NumberSettings, RawSettings, SenmlSettings, SparkplugSettings
 from control.actions import audit
 from control.settings import ControlSettings
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
@@ -83,7 +84,10 @@ TABLES: Final[dict[str, tuple[str, str, type[BaseModel]]]] = {
     "a stream": ("join", "stream", Stream),
     "the grid of an align": ("align", "grid", GridSettings),
     "a column of an align": ("align", "column", ColumnSettings),
-    "a template of plain numbers": ("connector", "number", NumberSettings),
+    "topics of plain numbers": ("connector", "number", NumberSettings),
+    "topics of SenML": ("connector", "senml", SenmlSettings),
+    "topics of Sparkplug B": ("connector", "sparkplug", SparkplugSettings),
+    "topics of raw messages": ("connector", "raw", RawSettings),
 }
 
 HOST_NAME: Final = ApplicationSettings.model_fields["instance"].default_factory
