@@ -101,6 +101,14 @@ def _turn_length(messages: list[Message]) -> int:
     return len(messages)
 
 
+def _may_be_held(messages: list[Message]) -> bool:
+    """Return whether so few messages may be held back."""
+    return (
+        len(messages) < _HELD_TURNS_MAX * _TURN_MESSAGES_MAX
+        and sum(len(message.payload) for message in messages) < _HELD_TURNS_MAX * _TURN_BYTES_MAX
+    )
+
+
 def _packets_of(filters: list[str]) -> list[list[str]]:
     return [filters[first : first + _FILTERS_MAX] for first in range(0, len(filters), _FILTERS_MAX)]
 
@@ -250,11 +258,7 @@ class MqttSession:
             _disconnect(client, connection, time.monotonic() + wait_s)
 
     def _is_holding_back(self) -> bool:
-        return (
-            not self._is_granted
-            and len(self._arrived) < _HELD_TURNS_MAX * _TURN_MESSAGES_MAX
-            and sum(len(message.payload) for message in self._arrived) < _HELD_TURNS_MAX * _TURN_BYTES_MAX
-        )
+        return not self._is_granted and _may_be_held(self._arrived)
 
     def _read_turn(self) -> None:
         client, first, size_bytes = self._client, len(self._arrived), 0

@@ -65,8 +65,11 @@ class _Template(Section):
     names: ClassVar[tuple[str, ...]] = ("thing", "quantity")
     """The settings whose texts contain names."""
 
+    format: str
+    """The format of the messages."""
+
     topic: TopicTemplate
-    """The topics of the messages."""
+    """Their topics."""
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from connector.formats.births import Births
 from connector.formats.contents import Context, FormatParser, Found, Levels
 from connector.formats.events import UNREADABLE_TOPIC, Parser
 from connector.formats.numbers import NumberParser
@@ -39,6 +40,7 @@ class MessageParser:
     ) -> None:
         self._events = events
         self._sparkplug: list[SparkplugParser] = []
+        self._births = Births()
         self._templates = [(pattern_of(one.topic), self._parser_of(one, context, elapsed)) for one in templates]
 
     def parse(self, topic: str, payload: bytes, *, is_retained: bool) -> Found:
@@ -78,6 +80,6 @@ class MessageParser:
             case SparkplugSettings():
                 from connector.formats.sparkplug import SparkplugParser  # noqa: PLC0415 - protobuf is an extra
 
-                parser = SparkplugParser(template, context, elapsed)
+                parser = SparkplugParser(template, context, elapsed, self._births)
                 self._sparkplug.append(parser)
                 return parser

@@ -43,6 +43,9 @@ REBIRTH: Final = "Node Control/Rebirth"
 """The metric by which a node is asked for its births."""
 
 _BOOLEAN: Final = 11
+_VARINT_BYTES_MAX: Final = 10
+_CONTINUED: Final = 0x80
+"""Bytes of a varint from this value on are followed by another one."""
 
 
 def _messages() -> tuple[Any, Any]:
@@ -71,15 +74,53 @@ Payload, Metric = _messages()
 
 def decode(payload: bytes) -> Any:
     """Return the `Payload` in a message. Raises `UnusableError`."""
+    _check_count(payload)
     try:
         found = Payload.FromString(payload)
     except DecodeError as error:
         message = f"not a payload of Sparkplug B: {error}"
         raise UnusableError(message) from error
-    if len(found.metrics) > QUANTITIES_MAX:
-        message = f"the payload has {len(found.metrics)} metrics, more than {QUANTITIES_MAX}"
-        raise UnusableError(message)
     return found
+
+
+def _check_count(payload: bytes) -> None:
+    """Raise `UnusableError` if a payload has too many fields, before each takes a hundred bytes of memory.
+
+    Skips the contents of the fields. Only the decoder says whether the payload is valid.
+    """
+    at = count = 0
+    while at < len(payload):
+        count += 1
+        if count > QUANTITIES_MAX:
+            message = f"the payload has more than {QUANTITIES_MAX} metrics and other fields"
+            raise UnusableError(message)
+        tag, at = _varint(payload, at)
+        match tag & 7:
+            case 0:
+                _, at = _varint(payload, at)
+            case 1:
+                at += 8
+            case 2:
+                length, at = _varint(payload, at)
+                at += length
+            case 5:
+                at += 4
+            case _:
+                return  # a group, which Sparkplug B does not use, or an invalid field
+
+
+def _varint(payload: bytes, at: int) -> tuple[int, int]:
+    """Return the number at a place of a payload, and the place behind it."""
+    number = shift = 0
+    for byte in payload[at : at + _VARINT_BYTES_MAX]:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if byte < _CONTINUED:
+            break
+    else:
+        at = len(payload)
+    return number, at
 
 
 def rebirth_payload(time_ms: int) -> bytes:

@@ -70,14 +70,15 @@ class _Origin(NamedTuple):
 class SparkplugParser:
     """Parses messages of Sparkplug B, and remembers the births of their nodes.
 
-    ``elapsed`` returns the time in seconds from any origin. ``gaps`` and ``rebirths`` count the gaps in the sequences
-    and the commands to nodes.
+    ``elapsed`` returns the time in seconds from any origin. ``births``: what the nodes have announced, which several
+    parsers may share. ``gaps`` and ``rebirths`` count the gaps in the sequences and the commands to nodes.
     """
 
-    def __init__(self, template: SparkplugSettings, context: Context, elapsed: Callable[[], float]) -> None:
+    def __init__(
+        self, template: SparkplugSettings, context: Context, elapsed: Callable[[], float], births: Births
+    ) -> None:
         self.gaps = self.rebirths = 0
-        self._template, self._context, self._elapsed = template, context, elapsed
-        self._births = Births()
+        self._template, self._context, self._elapsed, self._births = template, context, elapsed, births
         self._asked, self._logged = Askings(), Askings()
         self._commands: list[Command] = []
         self._warnings: list[str] = []

@@ -66,7 +66,9 @@ def test_senml_packs_become_records_whatever_kills_the_connector(pipeline: Pipel
     pipeline.publish_to([(f"{name}/a/senml", pack) for pack in packs[count // 2 :]])
     pipeline.publish_to([(f"{name}/a/senml", b"[1]"), (f"{name}/a/senml", packs[0])])
     process = pipeline.start(LSB_CONNECTOR__TOPIC=json.dumps([template]))
-    expected = {(f"a/dev{n % 5}", "temperature", AT + 1000 * n, n) for n in range(count)}
+    expected: set[tuple[str, str, Any, float]] = {
+        (f"a/dev{n % 5}", "temperature", AT + 1000 * n, n) for n in range(count)
+    }
     expected |= {(f"a/dev{n % 5}", "humidity", AT + 1000 * n + 500, n + 0.5) for n in range(count)}
     wait_until(lambda: found(pipeline) >= expected, "all numbers arrive")
     wait_until(lambda: len(pipeline.dead_letters()) >= 1, "the dead letter arrives")
@@ -143,7 +145,7 @@ def test_raw_messages_are_forwarded_unchanged_with_their_keys(pipeline: Pipeline
         "kafka_topic": topic,
         "key": "{site}/{thing}",
     }
-    own = {"LSB_CONNECTOR__TOPIC": json.dumps([template]), "LSB_EVENTS__EVENT_BYTES_MAX": "2048"}
+    own: dict[str, Any] = {"LSB_CONNECTOR__TOPIC": json.dumps([template]), "LSB_EVENTS__EVENT_BYTES_MAX": "2048"}
     pipeline.publish_to([(f"{name}/raw/a/old", b"old")], retain=True)
     process = pipeline.start(**own)
     pipeline.wait_until_logged("skipped the retained message")
@@ -185,7 +187,14 @@ def stored(pipeline: Pipeline, topic: str) -> list[tuple[int, bytes, bytes, byte
             assert time.monotonic() < until_s, f"{topic} was not read within {DEADLINE_S} s"
             for message in consumer.consume(1000, 0.2):
                 if message.error() is None:
-                    (header,) = message.headers() or []
-                    assert header[0] == "mqtt.topic"
-                    messages.append((message.partition(), message.key(), message.value(), header[1]))
+                    ((name, mqtt_topic),) = message.headers() or []
+                    assert name == "mqtt.topic"
+                    messages.append(
+                        (
+                            message.partition() or 0,
+                            message.key() or b"",
+                            message.value() or b"",
+                            bytes(mqtt_topic or b""),
+                        )
+                    )
     return messages

@@ -141,6 +141,7 @@ def test_the_join_of_dataframes_without_its_extra_names_it(library: Environment)
 def test_the_services_are_what_their_extra_asks_for(service: Environment) -> None:
     assert service.packages() == {"localstreambuffer", *locked("services")}
     assert service.missing("localstreambuffer[service]") == []
+    assert service.missing("localstreambuffer[sparkplug]") == []
 
 
 @pytest.mark.parametrize("command", SERVICES)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from broker.kafka import producer as module
 from broker.kafka.client_log import client_logger
-from broker.kafka.producer import LastingProducer, Outgoing
+from broker.kafka.producer import DeliveryError, LastingProducer, Outgoing
 from broker.settings import KafkaSettings
 
 PATIENCE_S = 30.0
@@ -31,6 +32,11 @@ class Library:
         for message in batch[fits:]:
             message["_error"] = KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001 - librdkafka's name for it
         return min(fits, len(batch))
+
+    def produce(self, _topic: str, value: bytes, _key: bytes, *, on_delivery: object, headers: object) -> None:
+        if len(self.queued) >= self.room:
+            raise BufferError
+        self.queued.append({"value": value, "callback": on_delivery, "headers": headers})
 
     def poll(self, timeout_s: float) -> None:
         clock.now_s += timeout_s
@@ -113,8 +119,9 @@ def test_time_without_a_record_is_no_waiting(confirmed: list[int]) -> None:
     assert (len(made), confirmed) == (1, [0, 1, 2])
 
 
+@pytest.mark.parametrize("headers", [(), (("mqtt.topic", b"a"),)])
 def test_a_producer_that_is_stuck_with_a_full_queue_is_replaced_and_loses_nothing(
-    confirmed: list[int], monkeypatch: pytest.MonkeyPatch
+    confirmed: list[int], monkeypatch: pytest.MonkeyPatch, headers: Sequence[tuple[str, bytes]]
 ) -> None:
     monkeypatch.setattr(Library, "room", 3)
     producer = make(confirmed)
@@ -126,8 +133,30 @@ def test_a_producer_that_is_stuck_with_a_full_queue_is_replaced_and_loses_nothin
             library.accept(1)
 
     monkeypatch.setattr(Library, "poll", poll)
-    producer.send("topic", outgoing(*range(10)))
+    producer.send("topic", [one._replace(headers=headers) for one in outgoing(*range(10))])
     while len(producer):
         producer.poll(0.0)
     assert (confirmed, made[2].accepted) == (list(range(10)), [b"%d" % number for number in range(10)])
     assert not made[0].accepted
+
+
+def test_headers_are_sent_with_their_records(confirmed: list[int]) -> None:
+    producer = make(confirmed)
+    producer.send("topic", [one._replace(headers=(("mqtt.topic", b"a"),)) for one in outgoing(0, 1)])
+    assert [(one["value"], one["headers"]) for one in made[0].queued] == [
+        (b"0", [("mqtt.topic", b"a")]),
+        (b"1", [("mqtt.topic", b"a")]),
+    ]
+    made[0].accept(2)
+    assert (confirmed, len(producer)) == ([0, 1], 0)
+
+
+def test_a_record_that_the_client_refuses_ends_the_producer(
+    confirmed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def produce(*_: object, **__: object) -> None:
+        raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+
+    monkeypatch.setattr(Library, "produce", produce)
+    with pytest.raises(DeliveryError, match="Kafka does not accept a record for topic"):
+        make(confirmed).send("topic", [outgoing(0)[0]._replace(headers=(("mqtt.topic", b"a"),))])

@@ -5,14 +5,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 from broker.kafka.producer import Outgoing
+from broker.settings import TopicSettings
 from connector.bridge import Bridge
 from connector.session import Message
 from connector.settings import ConnectorSettings, Settings
@@ -25,10 +30,13 @@ class KeepingProducer:
 
     def __init__(self) -> None:
         self.sent: list[Outgoing[Any]] = []
+        self.topics: list[str] = []
+        """The topics to which records were sent."""
 
-    def send(self, _topic: str, records: list[Outgoing[Any]]) -> None:
+    def send(self, topic: str, records: list[Outgoing[Any]]) -> None:
         """Store the records."""
         self.sent += records
+        self.topics += [topic] if records else []
 
 
 def bridge() -> tuple[Bridge, KeepingProducer]:
@@ -176,3 +184,85 @@ def test_a_silent_quantity_of_plain_numbers_gets_a_watermark_by_the_clock_of_the
     mark = year_2200_ns // 10**6 + 2000
     assert (key, json.loads(value)) == (b"oven", {"mark": mark, "quantity": "silent", "thing": "oven"})
     assert len(producer.sent) == 2
+
+
+def bridge_of(*templates: dict[str, Any], **topics: str) -> tuple[Bridge, KeepingProducer]:
+    own = ConnectorSettings.model_validate({"topic": list(templates)})
+    settings = Settings(connector=own, topics=TopicSettings.model_validate(topics))
+    found, producer = Bridge(settings, lambda: False, lambda: 7_999_999), KeepingProducer()
+    found._forwarder._producer = producer  # type: ignore[assignment] # only `send` is used here
+    return found, producer
+
+
+RAW = {"format": "raw", "topic": "raw/{thing}", "key": "{thing}", "kafka_topic": "plant.raw"}
+SENML = {"format": "senml", "topic": "senml"}
+PACK = (
+    b'[{"bn":"a:","n":"t","bt":1.5e9,"v":1},{"n":"u","v":2},{"n":"t","t":1,"v":3},{"bn":"b:","n":"t","v":4},{"vs":""}]'
+)
+
+
+def test_a_raw_message_is_forwarded_and_acknowledged_once_kafka_has_it() -> None:
+    found, producer = bridge_of(RAW)
+    found._accept(
+        [Message("raw/oven", b"{}", 1), Message("raw/oven", b"", 2), Message("raw/oven", b"{}", 3, is_retained=True)]
+    )
+    (sent,) = producer.sent
+    assert (sent.key, sent.value, sent.headers) == (b"oven", b"{}", (("mqtt.topic", b"raw/oven"),))
+    assert producer.topics == ["plant.raw"]
+    assert found._ledger.release() == []
+    found._ledger.confirm(sent.ticket)
+    assert found._ledger.release() == [1, 2, 3]
+    assert (found._progress.records, dict(found._progress.skipped)) == (1, {"retained": 1, "no_number": 0, "empty": 1})
+
+
+def test_the_records_of_a_pack_go_to_their_things_and_are_acknowledged_together() -> None:
+    found, producer = bridge_of(SENML)
+    found._accept([Message("senml", PACK, 1)])
+    told = [(sent.key, json.loads(sent.value)["phenomenonTime"]) for sent in producer.sent]
+    at = 1_500_000_000_000
+    assert told == [(b"a", at), (b"a", at), (b"a", at + 1000), (b"b", at)]
+    for sent in producer.sent:
+        assert found._ledger.release() == []
+        found._ledger.confirm(sent.ticket)
+    assert found._ledger.release() == [1]
+    assert (found._progress.records, found._progress.skipped["no_number"]) == (4, 1)
+
+
+def test_the_records_of_a_pack_have_their_own_times_in_a_message_with_many_records() -> None:
+    found, producer = bridge_of(SENML, data_format="arrow")
+    found._accept([Message("senml", PACK, 1), Message("senml", PACK, 2)])
+    rows = [row for sent in producer.sent for row in pa.ipc.open_stream(sent.value).read_all().to_pylist()]
+    assert sorted((row["thing"], row["quantity"], row["result"]) for row in rows) == sorted(
+        2 * [("a", "t", 1.0), ("a", "u", 2.0), ("a", "t", 3.0), ("b", "t", 4.0)]
+    )
+    assert {row["phenomenonTime"] for row in rows if row["result"] == 3} == {1_500_000_001_000}
+    for sent in producer.sent:
+        for ticket in sent.ticket:
+            found._ledger.confirm(ticket)
+    assert found._ledger.release() == [1, 2]
+
+
+def test_gaps_are_logged_and_nodes_are_asked(caplog: pytest.LogCaptureFixture) -> None:
+    found, producer = bridge_of({"format": "sparkplug"})
+    published: list[str] = []
+    found._session.publish = lambda topic, _payload: published.append(topic)  # type: ignore[method-assign] # no broker
+    data = b"\x18\x05"
+    found._accept([Message("spBv1.0/g/NDATA/n", data, 0)])
+    found._send_commands()
+    assert published == ["spBv1.0/g/NCMD/n"]
+    found._accept([Message("spBv1.0/g/NBIRTH/n", data, 0), Message("spBv1.0/g/NDATA/n", data, 0)])
+    found._send_commands()
+    assert caplog.text.count("messages of the Sparkplug node 'g/n' are missing") == 1
+    assert len(producer.sent) == 1
+    assert (found._messages.gaps, found._messages.rebirths) == (1, 1)
+
+
+def test_a_connector_without_the_extra_names_it_in_a_line(tmp_path: Path) -> None:
+    config = tmp_path / "lsb.toml"
+    config.write_text('[[connector.topic]]\nformat = "sparkplug"\n')
+    program = "import sys; sys.modules['google.protobuf'] = None; from connector.__main__ import main; main()"
+    command = [sys.executable, "-c", program, "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    message = "connector: protobuf is not installed: pip install 'localstreambuffer[sparkplug]' (in the repository: "
+    assert done.stderr == message + "make setup)\n"
+    assert done.returncode == 2

@@ -318,7 +318,11 @@ def test_a_retained_message_is_skipped() -> None:
         (birth(metric("x", datatype=10, double_value=float("inf"))), "metric 'x' is inf"),
         (birth(metric("x", int_value=5)), "metric 'x' has no datatype, neither here nor in the birth"),
         (birth(metric("x", datatype=9, float_value=1, timestamp=2**63)), "the time is outside the years"),
-        (payload(*[metric("x", alias=1)] * (QUANTITIES_MAX + 1)), f"has {QUANTITIES_MAX + 1} metrics, more than"),
+        (payload(*[metric("x", alias=1)] * (QUANTITIES_MAX + 1)), "has more than 10000 metrics and other fields"),
+        (b"\x20\x00" * (QUANTITIES_MAX + 1), "has more than 10000 metrics and other fields"),
+        (b"\x12\xff\xff", "not a payload of Sparkplug B"),
+        (b"\x80" * 30, "not a payload of Sparkplug B"),
+        (b"\x0b", "not a payload of Sparkplug B"),
         (b"\x00" * (2**18 + 1), "more than events.event_bytes_max"),
     ],
 )
@@ -414,3 +418,25 @@ def test_messages_never_raise_and_become_at_most_a_hundred_times_their_bytes(mes
 
 def test_a_request_is_what_the_specification_asks_for() -> None:
     assert rebirth_payload(1).hex() == "080112" + "1c" + "0a14" + b"Node Control/Rebirth".hex() + "1801200b7001"
+
+
+def test_a_payload_at_the_limit_is_read() -> None:
+    """The fields are counted before they are decoded, each with its kind of value."""
+    given = payload(*[metric("x", alias=1, datatype=9, float_value=1)] * (QUANTITIES_MAX - 2))
+    assert len(decode(given).metrics) == QUANTITIES_MAX - 2
+    further = b"\x39" + b"\x00" * 8 + b"\x45" + b"\x00" * 4 + b"\x4a\x01x"
+    assert len(decode(further + birth(TEMPERATURE)).metrics) == 2
+
+
+def test_two_templates_share_what_is_known_of_a_node() -> None:
+    settings = [
+        SparkplugSettings.model_validate({"format": "sparkplug", "topic": topic})
+        for topic in ("spBv1.0/+/DDATA/#", "spBv1.0/#")
+    ]
+    context = Context("ms", 2**18, lambda: NOW_NS, "run")
+    both = MessageParser(settings, Parser("ms", 2**18), context, lambda: 0.0)
+    both.parse("spBv1.0/g/NBIRTH/n", birth(), is_retained=False)
+    both.parse("spBv1.0/g/DBIRTH/n/d", payload(TEMPERATURE, seq=1), is_retained=False)
+    data = payload(metric(alias=1, float_value=3), seq=2)
+    assert len(records(both.parse("spBv1.0/g/DDATA/n/d", data, is_retained=False))) == 1
+    assert both.gaps == 0
