@@ -187,14 +187,9 @@ def stored(pipeline: Pipeline, topic: str) -> list[tuple[int, bytes, bytes, byte
             assert time.monotonic() < until_s, f"{topic} was not read within {DEADLINE_S} s"
             for message in consumer.consume(1000, 0.2):
                 if message.error() is None:
-                    ((name, mqtt_topic),) = message.headers() or []
+                    headers: Any = message.headers()
+                    ((name, mqtt_topic),) = headers
                     assert name == "mqtt.topic"
-                    messages.append(
-                        (
-                            message.partition() or 0,
-                            message.key() or b"",
-                            message.value() or b"",
-                            bytes(mqtt_topic or b""),
-                        )
-                    )
+                    place = message.partition() or 0
+                    messages.append((place, message.key() or b"", message.value() or b"", mqtt_topic))
     return messages

@@ -242,10 +242,10 @@ def test_the_records_of_a_pack_have_their_own_times_in_a_message_with_many_recor
     assert found._ledger.release() == [1, 2]
 
 
-def test_gaps_are_logged_and_nodes_are_asked(caplog: pytest.LogCaptureFixture) -> None:
+def test_gaps_are_logged_and_nodes_are_asked(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     found, producer = bridge_of({"format": "sparkplug"})
     published: list[str] = []
-    found._session.publish = lambda topic, _payload: published.append(topic)  # type: ignore[method-assign] # no broker
+    monkeypatch.setattr(found._session, "publish", lambda topic, _payload: published.append(topic))
     data = b"\x18\x05"
     found._accept([Message("spBv1.0/g/NDATA/n", data, 0)])
     found._send_commands()
