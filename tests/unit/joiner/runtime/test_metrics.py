@@ -295,7 +295,8 @@ def test_members_assignments_wrong_suspicions_and_standbys_are_shown() -> None:
 
 def connector() -> tuple[TelemetryServer, ConnectorProgress, Ledger]:
     telemetry, progress, ledger = TelemetryServer(ON), ConnectorProgress(), Ledger(messages_max=10, bytes_max=1000)
-    register_connector_metrics(telemetry, progress, ledger, MqttSession(MqttSettings(), ConnectorSettings()))
+    messages: Any = SimpleNamespace(gaps=3, rebirths=4)
+    register_connector_metrics(telemetry, progress, ledger, MqttSession(MqttSettings(), ConnectorSettings()), messages)
     return telemetry, progress, ledger
 
 
@@ -304,9 +305,14 @@ def test_the_connector_tells_what_it_took_what_it_sent_and_what_is_under_way() -
     progress.count(5, 8, 2)
     ledger.add(1, 30, 2)
     ledger.add(2, 40, 1)
+    progress.skipped["no_number"] += 6
     names = ("events_total", "records_total", "rejected_total", "unacknowledged_events", "unacknowledged_bytes")
-    found = [telemetry.registry.get_sample_value(f"lsb_connector_{name}") for name in (*names, "mqtt_connected")]
-    assert found == [5, 8, 2, 2, 70, 0]
+    more = ("mqtt_connected", "sequence_gaps_total", "rebirths_total")
+    found = [telemetry.registry.get_sample_value(f"lsb_connector_{name}") for name in (*names, *more)]
+    assert found == [5, 8, 2, 2, 70, 0, 3, 4]
+    reasons = ("retained", "no_number", "empty")
+    skipped = [telemetry.registry.get_sample_value("lsb_connector_skipped_total", {"reason": one}) for one in reasons]
+    assert skipped == [0, 6, 0]
     assert telemetry.unready() == "there is no connection to MQTT at 127.0.0.1:1883"
 
 
