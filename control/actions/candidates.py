@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.wire.records import Unreadable, Watermark, decode_data
 from control.facts.dead_letters import describe, whole_value
 from joiner.mapping.reading import MappedTopic
-from joiner.mapping.settings import KAFKA_TIMESTAMP
+from joiner.mapping.settings import KAFKA_KEY, KAFKA_TIMESTAMP
 from joiner.runtime.task.decoding.factory import make_decoder
 from joiner.runtime.task.decoding.keys import Keys
 from joiner.runtime.task.decoding.messages import Messages
@@ -36,15 +36,13 @@ def candidate_of(settings: JoinerSettings, message: Message, value: bytes | None
     letter, content = describe(settings, message.partition() or 0, message.offset() or 0, 0, message.value())
     if content is None or letter.refusal:
         return letter.refusal
-    if any(stream.time == KAFKA_TIMESTAMP for stream in settings.mapped_streams(content.topic)):
-        return (
-            f"its time would be that of its second arrival, because a stream of {content.topic} has {KAFKA_TIMESTAMP}"
-        )
+    if refusal := _what_is_lost(settings, content.topic, message.key()):
+        return refusal
     given = whole_value(content) if value is None else value
     if given is None:
         return f"it contains only part of its record's {content.length} bytes: give a corrected value"
     try:
-        thing = check_record(settings, content.topic, content.partition, given, at_ms)
+        thing = check_record(settings, content.topic, content.partition, given, at_ms, message.key())
     except Unreadable as error:
         if value is not None:
             return f"the corrected value would be rejected: {error}"
@@ -53,13 +51,25 @@ def candidate_of(settings: JoinerSettings, message: Message, value: bytes | None
     return Candidate(content.topic, content.partition, message.key() or thing.encode(), given, content.id)
 
 
-def check_record(settings: JoinerSettings, topic: str, partition: int, value: bytes, at_ms: int) -> str:
+def _what_is_lost(settings: JoinerSettings, topic: str, key: bytes | None) -> str:
+    """Return which part of a message that its dead letter does not contain is needed, or an empty string."""
+    if any(stream.time == KAFKA_TIMESTAMP for stream in settings.mapped_streams(topic)):
+        return f"its time would be that of its second arrival, because a stream of {topic} has {KAFKA_TIMESTAMP}"
+    if key is None and topic in settings.keyed_topics:
+        return f"its key is not known: a stream of {topic} has {KAFKA_KEY}, and dead letters do not contain keys"
+    return ""
+
+
+def check_record(
+    settings: JoinerSettings, topic: str, partition: int, value: bytes, at_ms: int, key: bytes | None = None
+) -> str:
     """Return the thing of a record that the joiner would accept if it arrived at ``at_ms`` (since the epoch).
 
-    Raises `Unreadable`, with the reason, if the joiner would reject or ignore it.
+    ``key``: the message's key. Raises `Unreadable`, with the reason, if the joiner would reject or ignore it.
     """
     if streams := settings.mapped_streams(topic):
-        things = [one.record.thing for one in MappedTopic(streams, settings.events.time_unit).read(value, 0, at_ms)]
+        mapping = MappedTopic(streams, settings.events.time_unit)
+        things = [one.record.thing for one in mapping.read(value, 0, at_ms, key)]
         if not things:
             message = f"it belongs to none of the streams that are read from {topic}"
             raise Unreadable(message)
@@ -70,7 +80,7 @@ def check_record(settings: JoinerSettings, topic: str, partition: int, value: by
             raise Unreadable("it is a watermark, which a later one replaces")
         thing, quantity = content.thing, content.quantity
     decoder = make_decoder(settings, topic, partition, Keys(partition, settings.topics.partitions))
-    found = decoder.decode(Messages.of([0], [at_ms], [value]))
+    found = decoder.decode(Messages.of([0], [at_ms], [value], [key]))
     if found.rejected:
         raise Unreadable(found.rejected[0].reason)
     if found.not_selected:

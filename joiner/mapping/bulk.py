@@ -19,7 +19,7 @@ from joiner.mapping.conditions import parse_condition, parse_literal
 from joiner.mapping.layouts import NUMBER, STRING, WORD, Layout, Scalar, learn_layout
 from joiner.mapping.paths import Path, parse_path
 from joiner.mapping.reading import MESSAGE_BYTES_MAX, decode_document
-from joiner.mapping.settings import KAFKA_TIMESTAMP, StreamSettings
+from joiner.mapping.settings import KAFKA_KEY, KAFKA_TIMESTAMP, StreamSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,6 +43,9 @@ messages are read one by one."""
 
 _SPANS_MAX: Final = 200_000
 """How many scalars are located at once. Each takes 32 bytes for a while."""
+
+_NOT_ASCII: Final = 0x80
+"""Bytes from here on are part of longer characters."""
 
 _PLAIN_INTEGER_MAX: Final = 18
 """The maximum number of characters of an integer that is used as a name."""
@@ -75,11 +78,14 @@ class BulkReader:
         self._streams = [_Fields(stream, time_unit) for stream in streams]
         self._layouts: list[_Known] = []
 
-    def read(self, values: StringColumn, append_ms: Ints) -> tuple[list[list[StreamRecords]], Flags]:
+    def read(
+        self, values: StringColumn, append_ms: Ints, keys: StringColumn | None = None
+    ) -> tuple[list[list[StreamRecords]], Flags]:
         """Return the records of each stream, and which messages were not read.
 
-        ``append_ms``: when Kafka appended each message, in ms since the epoch. The records of a stream are in parts, by
-        layout. A message that was not read has no record in any of them.
+        ``append_ms``: when Kafka appended each message, in ms since the epoch. ``keys``: the keys of the messages,
+        which only streams with `KAFKA_KEY` need. The records of a stream are in parts, by layout. A message that was
+        not read has no record in any of them.
         """
         is_left = np.ones(len(values), dtype=bool)
         found: list[list[StreamRecords]] = [[] for _ in self._streams]
@@ -104,7 +110,9 @@ class BulkReader:
                 others.append(part[~matches])
                 if matches.any():
                     rows, spans = part[matches], np.ascontiguousarray(spans[:, matches])
-                    self._read_alike(_Columns(known, values, spans, rows, append_ms.take(rows)), found, is_left)
+                    part_keys = None if keys is None else keys.take(rows)
+                    columns = _Columns(known, values, spans, rows, append_ms.take(rows), part_keys)
+                    self._read_alike(columns, found, is_left)
             if sum(map(len, others)) < len(todo):
                 # The most recently used layouts come first.
                 self._layouts.insert(0, self._layouts.pop(place))
@@ -172,13 +180,17 @@ class _Known(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """The scalars of messages with the same layout. ``spans``: see `Layout.match`. ``rows``: the rows, ascending."""
+    """The scalars of messages with the same layout. ``spans``: see `Layout.match`. ``rows``: the rows, ascending.
+
+    ``keys``: the keys of the Kafka messages, or None if no stream needs them.
+    """
 
     known: _Known
     values: StringColumn
     spans: Ints
     rows: Ints
     append_ms: Ints
+    keys: StringColumn | None
 
     def scalar(self, number: int, which: Ints | None = None) -> StringColumn:
         """Return a scalar of all messages, or of those at the given indices."""
@@ -193,7 +205,8 @@ class _Fields:
         self._time_unit = settings.time_unit or time_unit
         self._where = None if settings.where is None else parse_condition(settings.where)
         self._literal = parse_literal(settings.key)
-        self._key = None if self._literal is not None else parse_path(settings.key)
+        self._has_kafka_key = settings.key == KAFKA_KEY
+        self._key = None if self._literal is not None or self._has_kafka_key else parse_path(settings.key)
         self._time = None if settings.time == KAFKA_TIMESTAMP else parse_path(settings.time)
         self._value = parse_path(settings.value)
         self._id = None if settings.id is None else parse_path(settings.id)
@@ -258,15 +271,18 @@ class _Fields:
         """Return the records of the messages at the given indices, or None if one of them is unusual."""
         result = _doubles(columns, fields.value, which)
         identity = _names(columns, fields.identity, which)
-        thing = (
-            StringColumn.repeated(self._literal.encode(), len(which))
-            if self._literal is not None
-            else _names(columns, fields.thing, which)
-        )
+        thing = self._things(columns, fields.thing, which)
         if result is None or thing is None or (fields.identity is not None and identity is None):
             return None
         ts_ns = self._times_ns(columns, fields.time, which)  # last, because it can be slow
         return None if ts_ns is None else StreamRecords(columns.rows.take(which), thing, ts_ns, result, identity)
+
+    def _things(self, columns: _Columns, place: Scalar | None, which: Ints) -> StringColumn | None:
+        if self._literal is not None:
+            return StringColumn.repeated(self._literal.encode(), len(which))
+        if self._has_kafka_key:
+            return None if columns.keys is None else _names_in_keys(columns.keys.take(which))
+        return _names(columns, place, which)
 
     def _times_ns(self, columns: _Columns, place: Scalar | None, which: Ints) -> Ints | None:
         if place is None:
@@ -306,6 +322,15 @@ def _names(columns: _Columns, place: Scalar | None, which: Ints) -> StringColumn
     # An integer whose text is that of its value: not -0, and without an exponent.
     integers = texts.integers() if lengths.max() <= _PLAIN_INTEGER_MAX else None
     return None if integers is None or _has_negative_zero(texts, integers) else texts
+
+
+def _names_in_keys(keys: StringColumn) -> StringColumn | None:
+    """Return the keys of messages as names, or None if one of them is not a name in ASCII."""
+    lengths = keys.lengths()
+    if lengths.min() < 1 or lengths.max() > NAME_LENGTH_MAX:
+        return None
+    keys = keys.packed()
+    return keys if bool((keys.data < _NOT_ASCII).all()) else None
 
 
 def _doubles(columns: _Columns, place: Scalar, which: Ints) -> Numbers | None:

@@ -20,7 +20,7 @@ from broker.times import UNIT_NS, mean_text, parse_time
 from broker.wire.records import JSON_NUMBER, NAME_LENGTH_MAX, Record, Unreadable
 from joiner.mapping.conditions import Condition, parse_condition, parse_literal
 from joiner.mapping.paths import MISSING, Path, parse_path
-from joiner.mapping.settings import KAFKA_TIMESTAMP, StreamSettings
+from joiner.mapping.settings import KAFKA_KEY, KAFKA_TIMESTAMP, StreamSettings
 
 MESSAGE_BYTES_MAX: Final = 1024 * 1024
 """The maximum size of a message in bytes: Kafka's default for ``max.message.bytes``."""
@@ -58,17 +58,17 @@ class MappedTopic:
         """``time_unit``: the unit of the records' times, a key of `UNIT_NS`."""
         self._streams = [_Stream(stream, time_unit) for stream in streams]
 
-    def read(self, value: bytes | None, offset: int, append_ms: int) -> list[MappedRecord]:
+    def read(self, value: bytes | None, offset: int, append_ms: int, key: bytes | None = None) -> list[MappedRecord]:
         """Return the records in a message, at most one for each stream.
 
         A null message, such as a tombstone, has none. ``append_ms``: when Kafka appended the message, in ms since the
-        epoch. Raises `Unreadable` with the reason if the message is not JSON, or if a stream's record in it cannot be
-        read.
+        epoch. ``key``: the message's key, which only streams with `KAFKA_KEY` need. Raises `Unreadable` with the reason
+        if the message is not JSON, or if a stream's record in it cannot be read.
         """
         if value is None:
             return []
         document = decode_document(value)
-        return [stream.read(document, offset, append_ms) for stream in self._streams if stream.selects(document)]
+        return [stream.read(document, offset, append_ms, key) for stream in self._streams if stream.selects(document)]
 
 
 def decode_document(value: bytes) -> Any:
@@ -132,7 +132,9 @@ class _Stream:
         self._unit, self._unit_there = time_unit, settings.time_unit or time_unit
         self._where: Condition | None = None if settings.where is None else parse_condition(settings.where)
         literal = parse_literal(settings.key)
-        self._thing = _constant(literal) if literal is not None else _reading("key", settings.key, _name)
+        self._thing: Callable[[Any], str] | None = None
+        if settings.key != KAFKA_KEY:
+            self._thing = _constant(literal) if literal is not None else _reading("key", settings.key, _name)
         from_kafka = settings.time == KAFKA_TIMESTAMP
         self._time = None if from_kafka else _reading("time", settings.time, self._time_ns)
         self._value = _reading("value", settings.value, _double)
@@ -141,10 +143,10 @@ class _Stream:
     def selects(self, document: Any) -> bool:
         return self._where is None or self._where.holds(document)
 
-    def read(self, document: Any, offset: int, append_ms: int) -> MappedRecord:
+    def read(self, document: Any, offset: int, append_ms: int, key: bytes | None) -> MappedRecord:
         """Return the stream's record in a document. Raises `Unreadable`, with the name of the stream."""
         try:
-            thing = self._thing(document)
+            thing = name_in_key(key) if self._thing is None else self._thing(document)
             ts_ns = append_ms * 1_000_000 if self._time is None else self._time(document)
             result = self._value(document)
             identity = str(offset) if self._id is None else self._id(document)
@@ -160,6 +162,19 @@ class _Stream:
             message = "expected a number or an ISO-8601 string"
             raise ValueError(message)  # noqa: TRY004 - the input is wrong, not the program
         return parse_time(value, self._unit_there)
+
+
+def name_in_key(key: bytes | None) -> str:
+    """Return a message's key as a name. Raises ValueError if the message has no key, or if the key is not a name."""
+    if not key:
+        raise ValueError("the message has no key")
+    try:
+        return _name(key.decode())
+    except UnicodeDecodeError as error:
+        raise ValueError("the message's key is not UTF-8") from error
+    except ValueError as error:
+        message = f"the message's key: {error}"
+        raise ValueError(message) from error
 
 
 def _constant(value: str) -> Callable[[Any], str]:

@@ -14,6 +14,9 @@ from joiner.mapping.paths import parse_path
 KAFKA_TIMESTAMP = "kafka.timestamp"
 """As ``time``: the time at which Kafka appended the message."""
 
+KAFKA_KEY = "kafka.key"
+"""As ``key``: the key of the Kafka message."""
+
 
 def _path(text: str) -> str:
     parse_path(text)
@@ -21,6 +24,8 @@ def _path(text: str) -> str:
 
 
 def _path_or_literal(text: str) -> str:
+    if text == KAFKA_KEY:
+        return text
     literal = parse_literal(text)
     if literal is None:
         parse_path(text)
@@ -48,8 +53,8 @@ class StreamSettings(Section):
     """A ``[[stream]]``: a topic whose messages are JSON of any layout, and where its records' fields are in them.
 
     ``key``, ``time``, ``value`` and ``id`` are paths (see `joiner.mapping.paths`). ``key`` can also be a string in
-    quotes, and ``time`` can be ``kafka.timestamp``. Without ``id``, a record is identified by its offset. Messages for
-    which ``where`` is false are not part of the stream.
+    quotes or ``kafka.key``, and ``time`` can be ``kafka.timestamp``. Without ``id``, a record is identified by its
+    offset. Messages for which ``where`` is false are not part of the stream.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=256)]

@@ -33,7 +33,7 @@ from broker.settings import (
 from broker.times import parse_duration
 from joiner.functions import load_all
 from joiner.mapping.conditions import parse_literal
-from joiner.mapping.settings import StreamSettings
+from joiner.mapping.settings import KAFKA_KEY, StreamSettings
 from joiner.operators import (
     NAME_LENGTH_MAX,
     AlignSettings,
@@ -296,6 +296,11 @@ class JoinerSettings(ServiceSettings):
     def mapped_streams(self, topic: str) -> list[StreamSettings]:
         """Return the mapped streams of a topic by name, so that the order of the sections does not matter."""
         return sorted((stream for stream in self.stream if stream.topic == topic), key=lambda stream: stream.name)
+
+    @property
+    def keyed_topics(self) -> frozenset[str]:
+        """The input topics of which a stream needs the keys of the messages."""
+        return frozenset(stream.topic for stream in self.stream if stream.key == KAFKA_KEY)
 
     def _selections(self) -> list[dict[str, str | None]]:
         return [self.selection(stream) for operator in self.operators for stream in operator.streams.values()]

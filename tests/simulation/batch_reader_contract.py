@@ -17,8 +17,8 @@ from broker.stack.child import wait_until
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.batches.messages import Read
 from joiner.runtime.kafka.batches.ranges import read_range
-from joiner.runtime.kafka.batches.reader import BatchReader, make_batch_reader
-from joiner.runtime.kafka.clients import log_range, make_reader
+from joiner.runtime.kafka.batches.reader import BatchReader, ReaderOptions, make_batch_reader
+from joiner.runtime.kafka.clients import log_range, make_producer, make_reader
 from tests.simulation.kafka_contract import Cluster, producer_of
 
 _READS_MAX = 400
@@ -136,6 +136,37 @@ class BatchReaderContract:
         assert lines.ends == ends
         assert not lines.errors
 
+    @pytest.mark.parametrize("count_max", [1, 1000])
+    def test_keys_are_read_of_the_topics_that_need_them_alone(self, cluster: Cluster, count_max: int) -> None:
+        keyed, other = cluster.make_topic(), cluster.make_topic()
+        keys = [b"k", None, b"", b"\0", bytes(range(256)), b"x" * 10_000]
+        producer = make_producer(cluster.kafka)
+        for topic in (keyed, other):
+            for key in keys:
+                producer.produce(topic, b"value", key, 0)
+        assert producer.flush(30) == 0
+        consumer = make_reader(cluster.kafka, "contract")
+        topics = [keyed, other]
+        with (
+            closing(consumer),
+            closing(make_batch_reader(consumer, topics, 1000, native=self.native, keyed={keyed})) as reader,
+        ):
+            assign(consumer, reader, [(topic, 0) for topic in topics])
+            found: list[bytes] = []
+            count = 0
+            for _ in range(_READS_MAX):
+                for topic, batch in reader.read(count_max, _WAIT_S).batches.get(0, {}).items():
+                    if topic == keyed:
+                        assert batch.key is not None
+                        found += batch.key.each()
+                    else:
+                        assert batch.key is None
+                        count += len(batch)
+                if len(found) == count == len(keys):
+                    break
+        assert found == [key or b"" for key in keys]
+        assert count == len(keys)
+
     def test_one_read_returns_no_more_than_asked_for(self, cluster: Cluster) -> None:
         topic = cluster.make_topic()
         fill(cluster, topic, 0, *VALUES)
@@ -191,10 +222,10 @@ class BatchReaderContract:
     def test_ranges_are_read_one_after_the_other_with_one_consumer(self, cluster: Cluster) -> None:
         topic = cluster.make_topic()
         end = fill(cluster, topic, 0, *VALUES)
-        consumer = make_reader(cluster.kafka, "contract")
+        consumer, options = make_reader(cluster.kafka, "contract"), ReaderOptions(self.native)
         for begin, stop in ((1, 5), (0, end), (2, 3), (2, 3), (5, end)):
             found = Lines()
-            for part, _ in read_range(consumer, SystemClock(), 0, {topic: begin}, {topic: stop}, 2, native=self.native):
+            for part, _ in read_range(consumer, SystemClock(), 0, {topic: begin}, {topic: stop}, 2, options=options):
                 found.add(Read({0: part}, {}, []))
             assert found.of(topic, 0) == list(enumerate(VALUES))[begin:stop]
         consumer.close()

@@ -35,6 +35,11 @@ READ_ERROR, READ_TOPIC, READ_PARTITION, READ_PAYLOAD, READ_LENGTH, READ_OFFSET, 
 
 ROWS: Final = 7
 
+READ_KEY, READ_KEY_LENGTH = ROWS, ROWS + 1
+"""The rows of the same array that `describe_keys` fills."""
+
+ROWS_WITH_KEYS: Final = 9
+
 _WORD: Final = 8
 
 
@@ -53,6 +58,17 @@ def describe(messages: Ints, found: Ints, kind: Ints) -> None:
         found[READ_LENGTH, at] = word_at(message + LENGTH * _WORD)
         found[READ_OFFSET, at] = word_at(message + OFFSET * _WORD)
         found[READ_TIME, at] = _timestamp(message, kind.ctypes.data)
+
+
+@compiled(types.void, INTS, types.Array(types.int64, 2, "C"))
+def describe_keys(messages: Ints, found: Ints) -> None:
+    """Copy the addresses and lengths of the messages' keys to ``found``, one column per message.
+
+    ``found``: int64, shape (`ROWS_WITH_KEYS`, n) or wider. The address of a null key is 0.
+    """
+    for at in range(len(messages)):
+        found[READ_KEY, at] = word_at(messages[at] + KEY * _WORD)
+        found[READ_KEY_LENGTH, at] = word_at(messages[at] + KEY_LENGTH * _WORD)
 
 
 @compiled(types.void, INTS, INTS, INTS, BYTES_OUT)

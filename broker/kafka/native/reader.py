@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Collection
 from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,7 +33,8 @@ _NO_ERROR = 0
 class Fetched(NamedTuple):
     """n messages of one partition, in offset order.
 
-    ``append_ms``: the timestamps of the messages. ``is_null``: which values are null, or None if none are.
+    ``append_ms``: the timestamps of the messages. ``is_null``: which values are null, or None if none are. ``key``: the
+    keys, with an empty string for each null, or None if the keys of this topic are not read.
     """
 
     topic: str
@@ -41,6 +43,7 @@ class Fetched(NamedTuple):
     append_ms: Ints
     value: StringColumn
     is_null: NDArray[np.bool_] | None
+    key: StringColumn | None
 
 
 class Event(NamedTuple):
@@ -60,15 +63,18 @@ class NativeReader:
     that is not closed explicitly is closed when it is garbage-collected or the interpreter exits.
     """
 
-    def __init__(self, consumer: Consumer, count_max: int) -> None:
+    def __init__(self, consumer: Consumer, count_max: int, keyed: Collection[str] = ()) -> None:
         """Prepare to read; no partition is read until it is added. Raises `Unavailable`.
 
-        ``count_max``: the maximum number of messages that a call to `read` can return.
+        ``count_max``: the maximum number of messages that a call to `read` can return. ``keyed``: the topics whose keys
+        are read, too.
         """
         self._memory, self._library = load_loops(), library()
         self._handle = handle_of(consumer)
         self._messages = np.empty(count_max, dtype=np.int64)
-        self._found = np.empty((self._memory.ROWS, count_max), dtype=np.int64)
+        self._keyed = frozenset(keyed)
+        rows = self._memory.ROWS_WITH_KEYS if keyed else self._memory.ROWS
+        self._found = np.empty((rows, count_max), dtype=np.int64)
         self._kind = np.zeros(1, dtype=np.int64)
         # Remove the error callback, which librdkafka would call for partition errors during `read`. confluent_kafka's
         # callback expects to run within a method of the consumer, and would abort the process. Without a callback,
@@ -109,6 +115,8 @@ class NativeReader:
                 ),
             )
             self._memory.describe(self._messages[:count], self._found, self._kind)
+            if self._keyed:
+                self._memory.describe_keys(self._messages[:count], self._found)
             return self._sort(count)
         finally:
             self._memory.destroy(self._messages[:count])
@@ -141,22 +149,29 @@ class NativeReader:
         return fetched, events
 
     def _fetched(self, place: tuple[str, int], found: Ints) -> Fetched:
-        payload, length = found[self._memory.READ_PAYLOAD], found[self._memory.READ_LENGTH]
-        end = length.cumsum()
-        start = end - length
-        data = np.empty(int(end[-1]), dtype=np.uint8)
-        self._memory.gather(payload, start, end, data)
+        payload = found[self._memory.READ_PAYLOAD]
         is_null = payload == 0
+        key = None
+        if place[0] in self._keyed:
+            key = self._strings(found[self._memory.READ_KEY], found[self._memory.READ_KEY_LENGTH])
         return Fetched(
             *place,
             found[self._memory.READ_OFFSET].copy(),
             found[self._memory.READ_TIME].copy(),
-            StringColumn(data, start, end),
+            self._strings(payload, found[self._memory.READ_LENGTH]),
             is_null if is_null.any() else None,
+            key,
         )
 
+    def _strings(self, address: Ints, length: Ints) -> StringColumn:
+        end = length.cumsum()
+        start = end - length
+        data = np.empty(int(end[-1]), dtype=np.uint8)
+        self._memory.gather(address, start, end, data)
+        return StringColumn(data, start, end)
+
     def _event(self, at: int) -> Event:
-        code, topic, partition, payload, length, offset, _ = self._found[:, at].tolist()
+        code, topic, partition, payload, length, offset, _ = self._found[: self._memory.ROWS, at].tolist()
         text = ctypes.string_at(payload, length).decode(errors="replace") if payload else ""
         error = KafkaError(code, text) if text else KafkaError(code)
         return Event(error, self._topic(topic), partition, offset)

@@ -235,6 +235,7 @@ class _KafkaMessage(Protocol):
 
     def offset(self) -> int | None: ...
     def timestamp(self) -> tuple[int, int]: ...
+    def key(self) -> bytes | None: ...
     def value(self) -> bytes | None: ...
 
 
@@ -258,7 +259,8 @@ def _records_in(
     settings, number = subject.settings, subject.settings.join.index(subject.join)
     offsets, times_ms = [one.offset() or 0 for one in messages], [int(one.timestamp()[1]) for one in messages]
     keys = Keys(subject.unit, settings.topics.partitions)
-    given = Messages.of(offsets, times_ms, [one.value() for one in messages])
+    message_keys = [one.key() for one in messages] if topic in settings.keyed_topics else None
+    given = Messages.of(offsets, times_ms, [one.value() for one in messages], message_keys)
     intake = make_decoder(subject.settings, topic, subject.unit, keys).decode(given)
     key = keys.number(subject.thing)
     return {

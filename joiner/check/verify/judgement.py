@@ -174,7 +174,7 @@ class UnitJudgement:
         """Yield an entry for each record of a message in another program's layout, or one that rejects the message."""
         seq, value = message.offset, message.value
         try:
-            found = mapping.read(value, seq, message.time_ms)
+            found = mapping.read(value, seq, message.time_ms, message.key)
         except Unreadable as reason:
             yield Entry(message, seq, value, None, 0, str(reason))
             return

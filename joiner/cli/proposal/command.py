@@ -23,7 +23,7 @@ with imports_of("lsb-init"):
     from joiner.cli.proposal.sources import check_topic_name, read_file, read_topics
     from joiner.mapping.conditions import parse_literal
     from joiner.mapping.paths import parse_path
-    from joiner.mapping.settings import KAFKA_TIMESTAMP
+    from joiner.mapping.settings import KAFKA_KEY, KAFKA_TIMESTAMP
     from joiner.runtime.clock import SystemClock
     from joiner.runtime.kafka.clients import make_admin
     from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
@@ -163,7 +163,12 @@ def init_arguments() -> argparse.ArgumentParser:
     add("--config", type=Path, metavar="FILE", help="settings file with the section [kafka] (default: lsb.toml)")
     add("--output", type=Path, metavar="FILE", help="write the settings to a new file (default: the terminal)")
     add("--samples", type=_count, default=1000, metavar="N", help="messages to look at, per source (default 1000)")
-    add("--key", type=_key, **repeated, help="the path of the thing, such as $.machine.id, or a string in quotes")
+    add(
+        "--key",
+        type=_key,
+        **repeated,
+        help=f"the path of the thing, such as $.machine.id, {KAFKA_KEY}, or a string in quotes",
+    )
     add("--time", type=_time, **repeated, help=f"the path of the event time, or {KAFKA_TIMESTAMP}")
     add("--time-unit", choices=list(UNIT_NS), help="the unit of times that are numbers")
     add("--id", type=_path, **repeated, help="the path of the identity of a message")
@@ -181,7 +186,7 @@ def _path(text: str) -> str:
 
 def _key(text: str) -> str:
     try:
-        return text if parse_literal(text) is not None else _path(text)
+        return text if text == KAFKA_KEY or parse_literal(text) is not None else _path(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

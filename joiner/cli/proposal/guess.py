@@ -23,7 +23,7 @@ from joiner.cli.proposal.times import (
 from joiner.cli.proposal.values import StreamGuess, streams_of
 from joiner.mapping.conditions import parse_literal
 from joiner.mapping.reading import decode_document
-from joiner.mapping.settings import KAFKA_TIMESTAMP
+from joiner.mapping.settings import KAFKA_KEY, KAFKA_TIMESTAMP
 
 _OWN_FIELDS: Final = frozenset({"thing", "quantity", "phenomenonTime", "result", "id"})
 """The fields of the pipeline's own records."""
@@ -97,7 +97,7 @@ def guess(source: Source, answers: Answers, now_ns: int) -> TopicGuess:
     time = _time(source, fields, times, answers, find_given(documents, answers.time), notes, now_ns)
     is_time = {one.field.path for one in times} | {time.path}
     others = [field for field in fields if field.path not in is_time]
-    key = next((one for one in answers.key if parse_literal(one) is not None), "")
+    key = next((one for one in answers.key if one == KAFKA_KEY or parse_literal(one) is not None), "")
     given = find_given(documents, [one for one in answers.key if one.startswith("$")])
     key = key if key and given is None else find_key(source, samples, others, given, notes)
     key_field = given or next((field for field in fields if field.path == key), None)

@@ -9,6 +9,8 @@ from broker.partitioner import partition_of
 from broker.wire.records import NAME_LENGTH_MAX
 from joiner.cli.proposal.fields import KEY_NAMES, NEARLY_ALL, SHOWN_MAX, Field, Scalar, listed
 from joiner.cli.proposal.samples import Question, Sample, Source, UnusableSource
+from joiner.mapping.reading import name_in_key
+from joiner.mapping.settings import KAFKA_KEY
 
 ONLY_THING: Final = "'machine'"
 """The key of all messages of topics without one. It is the same for all topics, so that they can be joined."""
@@ -28,7 +30,7 @@ _NEARLY_DISTINCT: Final = 0.98
 def find_key(
     source: Source, samples: Sequence[Sample], fields: Sequence[Field], given: Field | None, notes: list[str]
 ) -> str:
-    """Return the path of the key, or a string in quotes if the topic has one partition and no key.
+    """Return the path of the key, `KAFKA_KEY`, or a string in quotes if the topic has one partition and no key.
 
     ``given``: what a person has answered. Raises `Question`, and `UnusableSource` if no field determines the partition.
     """
@@ -44,6 +46,9 @@ def find_key(
         if len(likely) > 1:
             notes.append("other possible keys: " + ", ".join(field.path for field in likely[1:SHOWN_MAX]))
         return likely[0].path
+    if not source.is_file and (note := _kafka_key_note(samples, source)):
+        notes.append(note)
+        return KAFKA_KEY
     if source.is_file or (right and source.partitions > 1):
         alone = f' or, if all messages are of one thing, --key "{ONLY_THING}"' if source.is_file else ""
         fields_shown = listed(right) or "none"
@@ -101,6 +106,26 @@ def _determines_partition(field: Field, samples: Sequence[Sample], source: Sourc
         field.values,
         lambda number, text: partition_of(text, source.partitions) == samples[number].partition,
     )
+
+
+def _kafka_key_note(samples: Sequence[Sample], source: Source) -> str:
+    """Return a note that the keys of the messages are the things, or an empty string if they cannot be."""
+    keys = {number: _name_in(sample.key) for number, sample in enumerate(samples)}
+    names = {number: name for number, name in keys.items() if name is not None}
+    distinct = len(set(names.values()))
+    is_repeated = distinct <= max(1, len(names) // 2) or len(names) < _FEW
+    if len(names) < NEARLY_ALL * len(samples) or not is_repeated:
+        return ""
+    if not _agree(names, lambda number, text: partition_of(text, source.partitions) == samples[number].partition):
+        return ""
+    return f"no field looks like a key, so the key is that of the Kafka message, such as {next(iter(names.values()))!r}"
+
+
+def _name_in(key: bytes | None) -> str | None:
+    try:
+        return name_in_key(key)
+    except ValueError:
+        return None
 
 
 def _agree(values: Mapping[int, Scalar], is_right: Callable[[int, bytes], bool]) -> bool:

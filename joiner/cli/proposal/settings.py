@@ -268,7 +268,7 @@ def _mapped_streams(topic: TopicGuess, streams: Sequence[StreamSettings], unit: 
     rejected, why = 0, ""
     for sample in topic.source.samples:
         try:
-            found = mapped.read(sample.value, sample.offset, sample.append_ms)
+            found = mapped.read(sample.value, sample.offset, sample.append_ms, sample.key)
             for one in found:
                 _check_partition(one.record.thing, sample, topic.source.partitions)
         except Unreadable as error:

@@ -15,6 +15,7 @@ from typing import Final
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.gaps import GapVerifier
 from joiner.runtime.kafka.batches.ranges import read_range
+from joiner.runtime.kafka.batches.reader import ReaderOptions
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import timed_out
 from joiner.runtime.kafka.readers import Readers
@@ -183,9 +184,10 @@ def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effect
         return 0
     replayed = 0
     settings = readers.settings
-    native, most = settings.application.native, settings.messages_max(_REPLAY_BATCH)
+    options = ReaderOptions(settings.application.native, settings.keyed_topics)
+    most = settings.messages_max(_REPLAY_BATCH)
     given = readers.input, readers.clock, unit.number, unit.offsets, until
-    with closing(read_range(*given, most, native=native, check=readers.check)) as parts:
+    with closing(read_range(*given, most, options=options, check=readers.check)) as parts:
         for batches, end in parts:
             readers.check()
             _check_gaps(readers.gaps, unit, batches)

@@ -59,7 +59,9 @@ class InputConsumer:
             fetch_wait_max_ms=max(1, application.commit_interval // 1_000_000),
             queued_max_messages_kbytes=64 * 1024,
         )
-        self._reader = make_batch_reader(self._consumer, self._topics, self._most, native=application.native)
+        self._reader = make_batch_reader(
+            self._consumer, self._topics, self._most, native=application.native, keyed=settings.keyed_topics
+        )
         self._rest = Read({}, {}, [])
         """Messages that were read but not returned yet, because they would have made the batch too large."""
 

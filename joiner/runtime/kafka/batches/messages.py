@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ class Read(NamedTuple):
     errors: list[tuple[KafkaError, int | None, str | None]]
 
 
-def messages_of(messages: Sequence[Message]) -> Messages:
+def messages_of(messages: Sequence[Message], *, with_keys: bool = False) -> Messages:
     """Convert the messages of one partition to columns. There must be at least one, and none may be an error event.
 
     The loops are kept minimal because they run for every record.
@@ -38,14 +38,15 @@ def messages_of(messages: Sequence[Message]) -> Messages:
         [message.offset() or 0 for message in messages] if has_gaps else range(first, last + 1),
         [message.timestamp()[1] for message in messages],
         [message.value() for message in messages],
+        [message.key() for message in messages] if with_keys else None,
     )
 
 
 def sort_columns(fetched: Iterable[Fetched], events: Iterable[Event]) -> Read:
     """Group the messages and events from a native reader by unit and topic."""
     read = Read({}, {}, [])
-    for topic, unit, offset, append_ms, value, is_null in fetched:
-        read.batches.setdefault(unit, {})[topic] = Messages(offset, append_ms, value, is_null)
+    for topic, unit, offset, append_ms, value, is_null, key in fetched:
+        read.batches.setdefault(unit, {})[topic] = Messages(offset, append_ms, value, is_null, key)
     for error, topic, unit, end in events:
         if error.code() == EOF_CODE:
             read.ends.setdefault(unit, {})[topic] = end
@@ -54,8 +55,11 @@ def sort_columns(fetched: Iterable[Fetched], events: Iterable[Event]) -> Read:
     return read
 
 
-def sort_messages(messages: Sequence[Message], topics: Sequence[str]) -> Read:
-    """Group the messages from a consumer by unit and topic. ``topics``: the topics that the consumer reads."""
+def sort_messages(messages: Sequence[Message], topics: Sequence[str], keyed: Collection[str] = ()) -> Read:
+    """Group the messages from a consumer by unit and topic.
+
+    ``topics``: the topics that the consumer reads. ``keyed``: those of them whose keys are needed.
+    """
     ends: dict[int, dict[str, int]] = {}
     errors: list[tuple[KafkaError, int | None, str | None]] = []
     if any(faults := [message.error() for message in messages]):
@@ -78,5 +82,5 @@ def sort_messages(messages: Sequence[Message], topics: Sequence[str]) -> Read:
                 by_place[int(units[begin]), str(message.topic())].append(message)
     batches: dict[int, dict[str, Messages]] = {}
     for (unit, topic), batch in by_place.items():
-        batches.setdefault(unit, {})[topic] = messages_of(batch)
+        batches.setdefault(unit, {})[topic] = messages_of(batch, with_keys=topic in keyed)
     return Read(batches, ends, errors)

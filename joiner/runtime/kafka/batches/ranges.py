@@ -9,7 +9,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.batches.reader import make_batch_reader
+from joiner.runtime.kafka.batches.reader import ReaderOptions, make_batch_reader
 from joiner.runtime.kafka.clients import READ_WAIT_S, TIMEOUT_S, is_passing, timed_out
 from joiner.runtime.kafka.transaction import offsets_as_text
 from joiner.runtime.task.decoding.messages import Messages
@@ -17,6 +17,8 @@ from joiner.runtime.task.decoding.messages import Messages
 _MANY: Final = 10_000
 """If more messages than this remain to be read, each poll waits longer, so that it returns larger batches."""
 _MANY_WAIT_S: Final = 0.05
+
+_AS_OBJECTS: Final = ReaderOptions()
 
 
 def read_range(
@@ -27,20 +29,23 @@ def read_range(
     end: Mapping[str, int],
     at_once: int,
     *,
-    native: bool = False,
+    options: ReaderOptions = _AS_OBJECTS,
     check: Callable[[], None] = lambda: None,
 ) -> Generator[tuple[dict[str, Messages], dict[str, int]], None, None]:
     """Read the input of a unit from ``begin`` up to ``end``, and yield it in parts of at most ``at_once`` messages.
 
     Each part consists of its messages by topic and, for each topic, the offset to continue from. There need not be a
     message at that offset; after the last part, the offsets are ``end``. ``consumer`` must come from `make_reader` and
-    is left without assigned partitions, even if reading fails or the generator is closed. ``native``: see
+    is left without assigned partitions, even if reading fails or the generator is closed. ``options``: see
     `make_batch_reader`. ``check`` is called before each read; it may raise an exception to stop reading. Raises
     KafkaException on an error, or if nothing arrives for `TIMEOUT_S`.
     """
     vector = dict(begin)
     topics = [topic for topic, at in begin.items() if at < end[topic]]
-    with closing(make_batch_reader(consumer, topics, at_once, native=native)) as reader, _unassigned_on_error(consumer):
+    with (
+        closing(make_batch_reader(consumer, topics, at_once, native=options.native, keyed=options.keyed)) as reader,
+        _unassigned_on_error(consumer),
+    ):
         for topic in topics:
             reader.add(topic, unit)
         consumer.assign([TopicPartition(topic, unit, begin[topic]) for topic in topics])

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from confluent_kafka import Consumer, KafkaError
 
@@ -25,6 +25,13 @@ _STRAY: Final = KafkaError(
 )
 
 _log = logging.getLogger(__name__)
+
+
+class ReaderOptions(NamedTuple):
+    """The options of `make_batch_reader`."""
+
+    native: bool = False
+    keyed: Collection[str] = ()
 
 
 class BatchReader(Protocol):
@@ -50,8 +57,9 @@ class BatchReader(Protocol):
 class ObjectReader:
     """Reads with `Consumer.consume`."""
 
-    def __init__(self, consumer: Consumer, topics: Sequence[str]) -> None:
-        self._consumer, self._topics = consumer, topics
+    def __init__(self, consumer: Consumer, topics: Sequence[str], keyed: Collection[str] = ()) -> None:
+        """``keyed``: the topics whose keys are read, too."""
+        self._consumer, self._topics, self._keyed = consumer, topics, keyed
 
     def add(self, topic: str, unit: int) -> None:
         """See `BatchReader`."""
@@ -61,7 +69,7 @@ class ObjectReader:
 
     def read(self, count_max: int, wait_s: float) -> Read:
         """See `BatchReader`."""
-        return sort_messages(self._consumer.consume(count_max, wait_s), self._topics)
+        return sort_messages(self._consumer.consume(count_max, wait_s), self._topics, self._keyed)
 
     def close(self) -> None:
         """See `BatchReader`."""
@@ -70,9 +78,9 @@ class ObjectReader:
 class ColumnReader:
     """Reads with a `NativeReader`."""
 
-    def __init__(self, consumer: Consumer, topics: Sequence[str], count_max: int) -> None:
+    def __init__(self, consumer: Consumer, topics: Sequence[str], count_max: int, keyed: Collection[str] = ()) -> None:
         """``count_max``: maximum number of messages per `read`. Raises `Unavailable` if there are no native calls."""
-        self._native = NativeReader(consumer, count_max)
+        self._native = NativeReader(consumer, count_max, keyed)
         # Delivers broker errors and the client's log lines, but no messages.
         self._events = ObjectReader(consumer, topics)
 
@@ -100,15 +108,20 @@ class ColumnReader:
         self._native.close()
 
 
-def make_batch_reader(consumer: Consumer, topics: Sequence[str], count_max: int, *, native: bool) -> BatchReader:
-    """Create a reader for these topics. ``native``: whether to read columns, if native calls are available."""
+def make_batch_reader(
+    consumer: Consumer, topics: Sequence[str], count_max: int, *, native: bool, keyed: Collection[str] = ()
+) -> BatchReader:
+    """Create a reader for these topics.
+
+    ``native``: whether to read columns, if native calls are available. ``keyed``: the topics whose keys are read, too.
+    """
     # The fake consumer used in tests supports only objects, so there is nothing to log.
     if native and isinstance(consumer, Consumer):
         try:
-            return ColumnReader(consumer, topics, count_max)
+            return ColumnReader(consumer, topics, count_max, keyed)
         except Unavailable as why:
             _log_once(str(why))
-    return ObjectReader(consumer, topics)
+    return ObjectReader(consumer, topics, keyed)
 
 
 @functools.cache

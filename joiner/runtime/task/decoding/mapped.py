@@ -75,7 +75,7 @@ class MappedDecoder(TopicDecoder):
 
     def _read_at_once(self, messages: Messages) -> tuple[dict[str, list[_Part]], NDArray[np.bool_]]:
         """Return the records of the messages that can be read as columns, by stream, and which messages are left."""
-        found, is_left = self._at_once.read(messages.value, messages.append_ms)
+        found, is_left = self._at_once.read(messages.value, messages.append_ms, messages.key)
         latest_ns = messages.append_ms * 1_000_000 + self._max_future_skew_ns
         for some in found:
             for one in some:
@@ -104,7 +104,8 @@ class MappedDecoder(TopicDecoder):
         for row in is_left.nonzero()[0].tolist():
             append_ms = int(messages.append_ms[row])
             try:
-                found = self._one_by_one.read(_value_of(messages, row), int(messages.offset[row]), append_ms)
+                key = None if messages.key is None else messages.key[row]
+                found = self._one_by_one.read(_value_of(messages, row), int(messages.offset[row]), append_ms, key)
                 for one in found:
                     self._check_skew(append_ms, one.ts_ns)
             except Unreadable as reason:

@@ -25,6 +25,9 @@ class Consumed:
     def timestamp(self) -> tuple[int, int]:
         return 1, self._of.append_ms
 
+    def key(self) -> bytes | None:
+        return b"not needed"
+
     def value(self) -> bytes | None:
         return self._of.value
 

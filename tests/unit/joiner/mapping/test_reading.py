@@ -54,6 +54,28 @@ def test_a_key_can_be_the_same_for_all_messages() -> None:
     assert record.thing == "press 4"
 
 
+def test_a_key_can_be_that_of_the_kafka_message() -> None:
+    value = json.dumps(MESSAGE).encode()
+    for key, thing in ((b"m1", "m1"), ("größe".encode(), "größe"), ("é".encode() * 256, "é" * 256)):
+        ((record, _),) = topic({"key": "kafka.key"}).read(value, 7, 5, key)
+        assert record.thing == thing
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        (None, "the message has no key"),
+        (b"", "the message has no key"),
+        (b"\xff", "the message's key is not UTF-8"),
+        (b"x" * 257, "the message's key: expected 1 to 256 characters, got 257"),
+    ],
+)
+def test_a_message_whose_key_is_not_a_name_is_rejected(key: bytes | None, reason: str) -> None:
+    with pytest.raises(Unreadable) as refused:
+        topic({"key": "kafka.key"}).read(json.dumps(MESSAGE).encode(), 7, 5, key)
+    assert str(refused.value) == f"stream 'speed': {reason}"
+
+
 def test_a_record_without_an_id_is_identified_by_its_offset() -> None:
     ((record, _),) = read(topic({"id": None}), offset=12)
     assert record.id == "12"

@@ -79,6 +79,7 @@ def test_a_stream_and_the_data_topic_have_no_records_in_common() -> None:
     [
         {"topic": "other"},
         {"key": "$.machine"},
+        {"key": "kafka.key"},
         {"time": "kafka.timestamp"},
         {"time_unit": "s"},
         {"value": "$.torque"},
@@ -90,6 +91,12 @@ def test_each_setting_of_a_stream_changes_the_results(change: dict[str, Any]) ->
     base, changed = make_settings(stream=[SPEED, TORQUE]), make_settings(stream=[SPEED | change, TORQUE])
     assert base.fingerprint() != changed.fingerprint()
     assert base.fingerprint() == make_settings(stream=[TORQUE, SPEED | {"time_unit": "ms"}]).fingerprint()
+
+
+def test_keys_are_read_only_of_the_topics_that_need_them() -> None:
+    lab = TORQUE | {"topic": "lab", "key": "kafka.key"}
+    assert make_settings(stream=[SPEED, TORQUE]).keyed_topics == frozenset()
+    assert make_settings(stream=[SPEED, lab]).keyed_topics == {"lab"}
 
 
 def test_the_order_of_the_sections_does_not_matter() -> None:

@@ -48,9 +48,16 @@ def test_without_message_keys_the_partition_tells_which_field_is_the_key() -> No
 
 
 def test_a_topic_that_no_field_partitions_is_refused_with_a_remedy() -> None:
-    shifted = [(MACHINES[(number + 1) % 6], spindle(number)) for number in range(60)]
+    shifted = topic_of([(MACHINES[(number + 1) % 6], spindle(number)) for number in range(60)])
+    without_keys = shifted._replace(samples=[sample._replace(key=None) for sample in shifted.samples])
     with pytest.raises(UnusableSource, match=r"not partitioned by any of their fields.*murmur2"):
-        guessed(topic_of(shifted))
+        guessed(without_keys)
+
+
+def test_a_key_that_only_the_kafka_messages_have_is_proposed() -> None:
+    topic = guessed(topic_of([(key, {"ts": AT_MS + at, "rpm": at}) for at, (key, _) in enumerate(messages())]))
+    assert topic.key == "kafka.key"
+    assert any("such as 'm0'" in note for note in topic.notes)
 
 
 def test_messages_of_one_partition_without_a_key_are_all_of_one_thing() -> None:

@@ -83,9 +83,9 @@ def read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     original = MappedTopic.read
 
-    def counted(self: MappedTopic, value: bytes | None, offset: int, append_ms: int) -> list[MappedRecord]:
+    def counted(self: MappedTopic, value: bytes | None, offset: int, *more: Any) -> list[MappedRecord]:
         seen.append(offset)
-        return original(self, value, offset, append_ms)
+        return original(self, value, offset, *more)
 
     monkeypatch.setattr(MappedTopic, "read", counted)
     return seen
