@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from broker.settings import KafkaSettings, TopicSettings
 
+COPY_BYTES_MAX: Final = 32 * 1024 * 1024
+"""The maximum size of a message that is repartitioned, in bytes. Kafka's default for other topics is 1 MiB."""
+
 _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 1.0
 _POLL_S: Final = 0.1
@@ -45,7 +48,9 @@ class TopicSpec:
     """The configuration that a topic should have.
 
     A new topic is created with the ``required`` and the ``initial`` settings. An existing topic is checked only against
-    the ``required`` settings. ``is_disposable``: the topic can be deleted without losing anything.
+    the ``required`` settings. ``is_disposable``: the topic can be deleted without losing anything. ``copy_of``: the
+    topic whose messages this one gets, so that a new topic retains them for at least as long. ``remedy``: what to do if
+    the number of partitions is wrong, after "partitions, but must have N: ", or None for the usual.
     """
 
     name: str
@@ -54,6 +59,8 @@ class TopicSpec:
     required: dict[str, str]
     initial: dict[str, str]
     is_disposable: bool = False
+    copy_of: str | None = None
+    remedy: str | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,26 @@ def control_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
         # At least two segments remain, enough for half an hour of heartbeats from a hundred instances.
         {"retention.ms": "86400000", "retention.bytes": "67108864", "segment.bytes": "33554432"},
         is_disposable=True,
+    )
+
+
+def repartition_topic_spec(name: str, source: str, settings: TopicSettings) -> TopicSpec:
+    """Return the configuration of a repartition topic, which holds copies of the messages of ``source``.
+
+    A copy has the timestamp of its original, however old or wrong that is, and may be larger because of its header.
+    """
+    return TopicSpec(
+        name,
+        settings.partitions,
+        settings.replication_factor,
+        {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"},
+        {
+            "retention.ms": str(settings.retention // 1_000_000),
+            "message.timestamp.after.max.ms": str(2**63 - 1),
+            "max.message.bytes": str(COPY_BYTES_MAX),
+        },
+        copy_of=source,
+        remedy=f"set topics.partitions back, or give the application a new name, so that it copies {source} again",
     )
 
 
@@ -249,6 +276,8 @@ def topic_facts(admin: AdminClient, names: Sequence[str], timeout_s: float = _TI
 
 
 def _remedy(spec: TopicSpec, found: int) -> str:
+    if spec.remedy is not None:
+        return spec.remedy
     if spec.is_disposable:
         return "delete it; it will be recreated"
     return f"set topics.partitions to {found}, or delete the topic and start the service again"
@@ -262,7 +291,7 @@ def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
             spec.name,
             num_partitions=spec.partitions,
             replication_factor=spec.replication_factor,
-            config={**spec.initial, **spec.required},
+            config={**spec.initial, **spec.required, **_longer_retention(admin, spec)},
         )
         for spec in specs
     ]
@@ -276,6 +305,16 @@ def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 message = f"topic {name} cannot be created: {error.args[0].str()}"
                 raise TopicError(message) from error
+
+
+def _longer_retention(admin: AdminClient, spec: TopicSpec) -> dict[str, str]:
+    """Return the retention of the topic whose messages are copied to a new one, if it is longer than that in `spec`."""
+    if spec.copy_of is None or spec.copy_of not in topic_facts(admin, [spec.copy_of]):
+        return {}
+    resource = ConfigResource(ResourceType.TOPIC, spec.copy_of)
+    found = admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource].result()
+    there, here = int(found["retention.ms"].value), int(spec.initial["retention.ms"])
+    return {"retention.ms": str(there)} if there < 0 or there > here else {}
 
 
 def topic_faults(admin: AdminClient, specs: Sequence[TopicSpec], facts: dict[str, TopicFacts]) -> list[str]:

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,11 +19,13 @@ with imports_of("lsb-tester"):
     from pydantic import BaseModel, Field
 
     from broker.settings import InfluxdbSettings, SettingsError, load_settings
+    from joiner.check.found.copy_log import CopyLog
     from joiner.check.found.evidence import EvidenceError
     from joiner.check.found.kafka_log import KafkaEvidence
     from joiner.check.model.cases import built_in_cases, large_case, random_case
     from joiner.check.model.drive import Outcome, load_buffer, run_case
     from joiner.check.report import render_findings, render_outcomes
+    from joiner.check.verify.copies import CopiesCheck
     from joiner.check.verify.events import EventsCheck
     from joiner.check.verify.outputs import FurtherCheck, WrongApplicationError, verify
     from joiner.check.verify.points import PointsCheck, read_points
@@ -186,8 +188,12 @@ def _verify(options: argparse.Namespace) -> int:
     _check_files(options)
     if options.influx:
         settings.influxdb.secret()
-    with KafkaEvidence(settings, stall_s=options.timeout) as evidence, _without_gc():
-        further: list[FurtherCheck] = []
+    with (
+        KafkaEvidence(settings, stall_s=options.timeout) as evidence,
+        closing(CopyLog(settings)) as copies,
+        _without_gc(),
+    ):
+        further: list[FurtherCheck] = [CopiesCheck(settings, copies)]
         if options.events is not None:
             further.append(EventsCheck(options.events, settings, evidence))
         if options.influx:

@@ -48,6 +48,9 @@ _REACH_S: Final = 10.0
 _RUNNERS: Final = frozenset({"run", "spark"})
 """Commands that start a runner."""
 
+_WAIT_FOR_KAFKA: Final = _RUNNERS | {"repartition"}
+"""Commands that wait until Kafka answers, however long that takes."""
+
 _INSTANCE: Final = "name of the instance, as shown by `joiner status`"
 _UNIT: Final = "number of the unit, as shown by `joiner status`"
 
@@ -58,6 +61,7 @@ examples:
   joiner run                              run the joins and aligns of lsb.toml until Ctrl-C
   joiner run --instance joiner-2          start a second process, which shares the units with the first
   joiner spark                            run the joins and aligns in Spark
+  joiner repartition                      only copy topics that have repartition = true, beside Spark or more processes
   joiner run --standby --site green       wait until units are moved to this site
   joiner move --to green                  move all units to a site while data flows (--units 0,3 for some)
   joiner run --processes 4                run four processes on this machine, and restart any that exit
@@ -113,7 +117,7 @@ def _show_kafka_error(error: KafkaException, settings: JoinerSettings) -> int:
 
 def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
     clock = SystemClock()
-    if options.command not in _RUNNERS:
+    if options.command not in _WAIT_FOR_KAFKA:
         reach_kafka(make_admin(settings.kafka), settings.kafka.bootstrap_servers, _REACH_S, clock)
     match options.command:
         case "status":
@@ -128,6 +132,8 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
             status = scale(settings, options.processes, options.instance, options.timeout, clock)
         case "spark":
             status = _run_in_spark(options, settings)
+        case "repartition":
+            status = _repartition(settings, clock)
         case _ if options.processes is not None or (settings.scaling.processes is not None and not is_worker()):
             status = run_workers(settings, options, clock)
         case _:
@@ -139,6 +145,12 @@ def _reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
     with imports_of("joiner"):
         from joiner.cli.reset import reset  # noqa: PLC0415 - as in `_run`
     return reset(settings, clock, confirmed=confirmed)
+
+
+def _repartition(settings: JoinerSettings, clock: Clock) -> int:
+    with imports_of("joiner"):
+        from joiner.cli.repartition import repartition  # noqa: PLC0415 - as in `_run`
+    return repartition(settings, clock)
 
 
 def _run(options: argparse.Namespace, settings: JoinerSettings, clock: Clock) -> int:
@@ -159,6 +171,8 @@ def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings) -> int:
         # Imported here because only this command needs PySpark.
         from joiner.runtime.runners.spark.stage import SparkStage, StageFailed  # noqa: PLC0415 - see above
     claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, force=options.force_claim)
+    if settings.repartitioned:
+        _log.info("run `joiner repartition` too, which copies %s", ", ".join(settings.repartitioned))
     running = SparkStage(settings, claimant, standby=options.standby)
     end_on_signals(running.stop)
     try:
@@ -274,6 +288,10 @@ def build_parser() -> argparse.ArgumentParser:
     move_parser.add_argument(
         "--timeout", type=_seconds, default="30s", help="how long to wait for the target to be ready (default: 30s)"
     )
+    repartition_parser = add_command(
+        "repartition", "copy topics with repartition = true until stopped, and join nothing"
+    )
+    repartition_parser.add_argument("--instance", help="name of this process (default: the host name)")
     _add_orders(add_command)
     _add_scale(add_command)
     status = add_command("status", "show each unit's owner, state, offsets and lag, and the totals of joins and aligns")

@@ -70,6 +70,13 @@ class MappedTopic:
         document = decode_document(value)
         return [stream.read(document, offset, append_ms, key) for stream in self._streams if stream.selects(document)]
 
+    def thing_of(self, value: bytes | None, key: bytes | None) -> str | None:
+        """Return the thing that a message is about, or None if it cannot be read.
+
+        All streams of the topic must have the same ``key``. ``value`` and ``key``: those of the message.
+        """
+        return self._streams[0].thing_of(value, key)
+
 
 def decode_document(value: bytes) -> Any:
     """Decode a JSON message. Numbers are of type int or Decimal.
@@ -154,6 +161,13 @@ class _Stream:
             message = f"stream {self._name!r}: {error}"
             raise Unreadable(message) from error
         return MappedRecord(Record(thing, self._name, _in_unit(ts_ns, self._unit), result, identity), ts_ns)
+
+    def thing_of(self, value: bytes | None, key: bytes | None) -> str | None:
+        """See `MappedTopic.thing_of`."""
+        try:
+            return name_in_key(key) if self._thing is None else self._thing(decode_document(value or b""))
+        except ValueError:
+            return None
 
     def _time_ns(self, value: Any) -> int:
         if isinstance(value, Decimal):

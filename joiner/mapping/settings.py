@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -13,6 +14,9 @@ from joiner.mapping.paths import parse_path
 
 KAFKA_TIMESTAMP = "kafka.timestamp"
 """As ``time``: the time at which Kafka appended the message."""
+
+_TOPIC_LENGTH_MAX = 249
+"""Kafka's limit."""
 
 KAFKA_KEY = "kafka.key"
 """As ``key``: the key of the Kafka message."""
@@ -54,7 +58,8 @@ class StreamSettings(Section):
 
     ``key``, ``time``, ``value`` and ``id`` are paths (see `joiner.mapping.paths`). ``key`` can also be a string in
     quotes or ``kafka.key``, and ``time`` can be ``kafka.timestamp``. Without ``id``, a record is identified by its
-    offset. Messages for which ``where`` is false are not part of the stream.
+    offset. Messages for which ``where`` is false are not part of the stream. ``repartition``: whether the joiner first
+    copies the topic to one that is partitioned by ``key`` (see `joiner.runtime.repartition`).
     """
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
@@ -65,6 +70,7 @@ class StreamSettings(Section):
     value: PathText
     id: PathText | None = None
     where: Annotated[str, AfterValidator(_condition)] | None = None
+    repartition: bool = False
 
     @model_validator(mode="after")
     def _time_of_kafka_is_that_of_arrival(self) -> Self:
@@ -81,4 +87,39 @@ class StreamSettings(Section):
 
     def semantics(self, time_unit: str) -> dict[str, Any]:
         """Return what affects which records the stream has. ``time_unit``: the application's, the default."""
-        return {**self.model_dump(exclude={"name"}), "time_unit": self.time_unit or time_unit}
+        # Repartitioning changes the topic that is read, so that it is included only where it is used.
+        without = {"name"} if self.repartition else {"name", "repartition"}
+        return {**self.model_dump(exclude=without), "time_unit": self.time_unit or time_unit}
+
+
+def mistakes_of_partitions(
+    streams: Sequence[StreamSettings], partitions: int, topic_of: Callable[[StreamSettings], str]
+) -> list[str]:
+    """Return why keys do not fit the partitions.
+
+    ``partitions``: the number of partitions of each input topic. ``topic_of``: returns the input topic of a stream.
+    """
+    mistakes = [
+        f"the [[stream]] {stream.name!r} has the same key in all messages, but its topic has {partitions} partitions: "
+        "use a path, or set repartition = true"
+        for stream in streams
+        if parse_literal(stream.key) is not None and partitions > 1 and not stream.repartition
+    ]
+    keys: dict[str, set[str]] = {}
+    for stream in streams:
+        if stream.repartition:
+            keys.setdefault(topic_of(stream), set()).add(stream.key)
+    mistakes += [
+        f"the streams that are read from {topic!r} have repartition = true, but different keys "
+        f"({', '.join(sorted(found))}), and a copy has only one: give them the same key, or read the topic for each "
+        "key in an application of its own"
+        for topic, found in keys.items()
+        if len(found) > 1
+    ]
+    mistakes += [
+        f"the topic {topic!r} cannot be created, because its name has more than {_TOPIC_LENGTH_MAX} characters: choose "
+        "a shorter application.name"
+        for topic in keys
+        if len(topic) > _TOPIC_LENGTH_MAX
+    ]
+    return mistakes

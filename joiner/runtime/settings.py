@@ -32,8 +32,7 @@ from broker.settings import (
 )
 from broker.times import parse_duration
 from joiner.functions import load_all
-from joiner.mapping.conditions import parse_literal
-from joiner.mapping.settings import KAFKA_KEY, StreamSettings
+from joiner.mapping.settings import KAFKA_KEY, StreamSettings, mistakes_of_partitions
 from joiner.operators import (
     NAME_LENGTH_MAX,
     AlignSettings,
@@ -203,12 +202,12 @@ class JoinerSettings(ServiceSettings):
         ]
         mistakes += [
             f"the topic {topic!r} is both read and written: the joiner would read its own output"
-            for topic in self.input_topics
+            for topic in sorted({*self.input_topics, *self.repartitioned})
             if topic in written
         ]
         mistakes += [
             f"the topics {one!r} and {other!r} differ only in '.' and '_', which Kafka does not allow; rename one"
-            for one, other in combinations(sorted({*written, *self.input_topics}), 2)
+            for one, other in combinations(sorted({*written, *self.input_topics, *self.repartitioned}), 2)
             if one.replace(".", "_") == other.replace(".", "_")
         ]
         mistakes += self._mistakes_of_streams()
@@ -217,7 +216,8 @@ class JoinerSettings(ServiceSettings):
         return self
 
     def _mistakes_of_streams(self) -> list[str]:
-        names, topics = [stream.name for stream in self.stream], {stream.topic for stream in self.stream}
+        names = [stream.name for stream in self.stream]
+        topics = {stream.topic for stream in self.stream} | {self.topic_of(stream) for stream in self.stream}
         mistakes = [
             f"more than one [[stream]] is named {name!r}" for name in sorted(set(names)) if names.count(name) > 1
         ]
@@ -225,18 +225,13 @@ class JoinerSettings(ServiceSettings):
         used = {one["quantity"] for one in selections}
         mistakes += [f"no join and no align reads the [[stream]] {name!r}" for name in mapped if name not in used]
         for topic, quantity in sorted({(str(one["topic"]), one["quantity"] or "") for one in selections}):
-            if topic in topics and (quantity not in mapped or mapped[quantity].topic != topic):
+            if topic in topics and (quantity not in mapped or self.topic_of(mapped[quantity]) != topic):
                 what = f"{quantity!r}" if quantity else "the whole topic"
                 mistakes.append(f"the topic {topic!r} has a [[stream]]: select such a stream by name instead of {what}")
-            elif quantity in mapped and mapped[quantity].topic != topic:
+            elif quantity in mapped and self.topic_of(mapped[quantity]) != topic:
                 there = mapped[quantity].topic
                 mistakes.append(f"the [[stream]] {quantity!r} is in the topic {there!r}, not in {topic!r}")
-        mistakes += [
-            f"the [[stream]] {stream.name!r} has the same key in all messages, but its topic has "
-            f"{self.topics.partitions} partitions: use a path"
-            for stream in self.stream
-            if parse_literal(stream.key) is not None and self.topics.partitions > 1
-        ]
+        mistakes += mistakes_of_partitions(self.stream, self.topics.partitions, self.topic_of)
         if self.topics.data in topics:
             mistakes.append(
                 f"a [[stream]] cannot be in topics.data ({self.topics.data!r}), which has records of the pipeline's "
@@ -281,8 +276,9 @@ class JoinerSettings(ServiceSettings):
         The quantity of a mapped stream is its name.
         """
         mapped = self._mapped.get(side.quantity or "")
-        by_default = self.topics.data if mapped is None else mapped.topic
-        return {"topic": side.topic or by_default, "quantity": side.quantity}
+        if mapped is not None and side.topic in {None, mapped.topic}:
+            return {"topic": self.topic_of(mapped), "quantity": side.quantity}
+        return {"topic": side.topic or self.topics.data, "quantity": side.quantity}
 
     def _outline(self, operator: JoinSettings | AlignSettings) -> Outline:
         selections = {name: self.selection(stream) for name, stream in operator.streams.items()}
@@ -293,14 +289,30 @@ class JoinerSettings(ServiceSettings):
     def _mapped(self) -> dict[str, StreamSettings]:
         return {stream.name: stream for stream in self.stream}
 
+    def topic_of(self, stream: StreamSettings) -> str:
+        """Return the input topic of a mapped stream: its own, or the repartition topic into which that is copied."""
+        return f"{self.application.name}.{stream.topic}.repartition" if stream.repartition else stream.topic
+
+    @property
+    def repartitioned(self) -> dict[str, str]:
+        """The topics that are repartitioned, in order, each with its repartition topic (see `runtime.repartition`)."""
+        streams = sorted((stream for stream in self.stream if stream.repartition), key=lambda stream: stream.topic)
+        return {stream.topic: self.topic_of(stream) for stream in streams}
+
+    @property
+    def repartition_group(self) -> str:
+        """The consumer group of the processes that repartition. No application or site can have this name."""
+        return f"{self.application.name}/repartition"
+
     def mapped_streams(self, topic: str) -> list[StreamSettings]:
-        """Return the mapped streams of a topic by name, so that the order of the sections does not matter."""
-        return sorted((stream for stream in self.stream if stream.topic == topic), key=lambda stream: stream.name)
+        """Return the mapped streams of an input topic by name: the order of the sections does not matter."""
+        streams = (stream for stream in self.stream if self.topic_of(stream) == topic)
+        return sorted(streams, key=lambda stream: stream.name)
 
     @property
     def keyed_topics(self) -> frozenset[str]:
         """The input topics of which a stream needs the keys of the messages."""
-        return frozenset(stream.topic for stream in self.stream if stream.key == KAFKA_KEY)
+        return frozenset(self.topic_of(stream) for stream in self.stream if stream.key == KAFKA_KEY)
 
     def _selections(self) -> list[dict[str, str | None]]:
         return [self.selection(stream) for operator in self.operators for stream in operator.streams.values()]

@@ -7,7 +7,8 @@ counts. The request is asynchronous: the process's main loop polls for the answe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -20,6 +21,7 @@ from broker.kafka.topics import (
     TopicSpec,
     control_topic_spec,
     data_topic_specs,
+    repartition_topic_spec,
     state_topic_spec,
 )
 from joiner.runtime.clock import Clock
@@ -35,7 +37,11 @@ _ANSWER_S: Final = 10.0
 class TopicWatch:
     """Checks that topics still exist and still have the ids and partition counts in ``known``, taken at startup."""
 
-    def __init__(self, admin: AdminClient, known: Mapping[str, TopicFacts], clock: Clock) -> None:
+    def __init__(
+        self, admin: AdminClient, known: Mapping[str, TopicFacts], clock: Clock, may_grow: Collection[str] = ()
+    ) -> None:
+        """``may_grow``: the topics to which partitions may be added."""
+        self._may_grow = may_grow
         self._admin, self._clock = admin, clock
         self._known = dict(known)
         self._asked: dict[str, Any] = {}
@@ -62,7 +68,8 @@ class TopicWatch:
         for topic, answer in answers.items():
             if answer.exception() is None:
                 answered(KAFKA_LOG)
-                changes.append(_change(topic, answer.result(), self._known[topic]))
+                may_grow = topic in self._may_grow
+                changes.append(_change(topic, answer.result(), self._known[topic], may_grow=may_grow))
         if any(changes):
             raise TopicError("\n".join(filter(None, changes)))
 
@@ -79,13 +86,13 @@ def _gone(topic: str) -> str:
     )
 
 
-def _change(topic: str, found: Any, known: TopicFacts) -> str | None:
+def _change(topic: str, found: Any, known: TopicFacts, *, may_grow: bool) -> str | None:
     if str(found.topic_id) != known.topic_id:
         return (
             f"topic {topic} was deleted and recreated while the joiner was running, so its offsets refer to other "
             "records: start over with `joiner reset` (results of the last few seconds may come from the new topic)"
         )
-    if len(found.partitions) != known.partitions:
+    if len(found.partitions) != known.partitions and not may_grow:
         return (
             f"topic {topic} has {len(found.partitions)} partitions, but had {known.partitions} when the joiner "
             "started: keys would move to other partitions, and their records would no longer be joined. Kafka cannot "
@@ -95,10 +102,30 @@ def _change(topic: str, found: Any, known: TopicFacts) -> str | None:
     return None
 
 
+_OTHER_PARTITIONS: Final = (
+    "set repartition = true in each [[stream]] of this topic, so that the joiner copies it to a topic with as many "
+    "partitions, or set topics.partitions to the number of this topic"
+)
+
+
+def repartition_topic_specs(settings: JoinerSettings) -> list[TopicSpec]:
+    """Return the topics into which the application copies others."""
+    return [
+        repartition_topic_spec(target, source, settings.topics) for source, target in settings.repartitioned.items()
+    ]
+
+
 def application_topics(settings: JoinerSettings) -> list[TopicSpec]:
     """Return all topics of an application, including its state and control topics."""
+    copies = {target: source for source, target in settings.repartitioned.items()}
+    inputs = [topic for topic in settings.input_topics if topic not in copies]
+    mapped = {topic for topic in inputs if settings.mapped_streams(topic)}
     return [
-        *data_topic_specs(settings.topics, settings.input_topics),
+        *(
+            replace(spec, remedy=_OTHER_PARTITIONS) if spec.name in mapped else spec
+            for spec in data_topic_specs(settings.topics, inputs)
+        ),
+        *repartition_topic_specs(settings),
         state_topic_spec(settings.application.name, settings.topics),
         control_topic_spec(settings.application.name, settings.topics),
     ]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Final, NamedTuple
 
 from broker.commandline import GRACE_S
@@ -28,12 +28,13 @@ from joiner.runtime.membership.state import SiteState
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.followers import Followers
 from joiner.runtime.ownership.services import Services, open_services
+from joiner.runtime.repartition.repartitioner import Repartitioner, RepartitionMetrics
 from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.gc_tuning import tune_gc
 from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.process_tasks import ProcessTasks
 from joiner.runtime.runners.supervisor import Supervisor
-from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.settings import SPARK, JoinerSettings
 from joiner.runtime.task.unit import load_loops
 from joiner.runtime.telemetry.metrics import JoinerMetrics
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
@@ -51,6 +52,9 @@ _HAND_OVER_S: Final = 2.0
 _STOP_S: Final = GRACE_S - 0.5
 """Time limit for both of these at shutdown. Soon after it, the process is forcibly terminated."""
 
+_REPARTITION_STOP_S: Final = 1.0
+"""How long to wait at shutdown until this process has left the group of those that repartition."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -66,6 +70,10 @@ class JoinerProcess:
         """None until the topics exist."""
         self._metrics = JoinerMetrics(settings, claimant, self._telemetry, self._statuses, self._failed_units, clock)
         expose_membership(self._telemetry.readings, self._site_state, self._standby_lags_s)
+        self._repartitioner: Repartitioner | None = None
+        # In Spark, `joiner repartition` does this.
+        if settings.repartitioned and claimant.site != SPARK:
+            self._repartitioner = Repartitioner(settings, clock, RepartitionMetrics(self._telemetry.readings))
 
     @property
     def states(self) -> Mapping[int, UnitState]:
@@ -84,7 +92,7 @@ class JoinerProcess:
         """
         settings = self._settings
         load_loops(settings)
-        with self._telemetry:
+        with self._telemetry, self._repartitioning():
             specs = application_topics(settings)
             facts = wait_for_topics(settings.kafka, specs, self._is_over, _log, KAFKA_LOG)
             if facts is None:
@@ -105,6 +113,23 @@ class JoinerProcess:
                         return loop.run(self._is_over)
                 finally:
                     self._loop = None
+
+    @contextmanager
+    def _repartitioning(self) -> Iterator[None]:
+        """Repartition in the background, if there is anything to repartition."""
+        repartitioner = self._repartitioner
+        if repartitioner is None:
+            yield
+            return
+        # A thread, because its time goes to calls that release the interpreter's lock, and daemon, because a call to
+        # Kafka must not delay the end of the process.
+        thread = threading.Thread(target=repartitioner.run, name="repartition", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            repartitioner.stop()
+            thread.join(_REPARTITION_STOP_S)
 
     def _is_over(self) -> bool:
         """Send a heartbeat to the telemetry, and return whether to stop. Called in every iteration of the loop."""

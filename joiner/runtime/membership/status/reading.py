@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from broker.kafka.topics import topic_facts
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint, read_appended
 from joiner.runtime.kafka.clients import log_range
@@ -18,6 +20,7 @@ from joiner.runtime.membership.presence import Members, read_members
 from joiner.runtime.membership.state import SiteState
 from joiner.runtime.membership.status.summary import AssignmentStatus, Status, UnitSummary
 from joiner.runtime.ownership.unit_reports import read_notices
+from joiner.runtime.repartition.status import read_repartition
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -40,7 +43,8 @@ def read_status(admin: AdminClient, readers: Readers) -> Status:
     members = read_members(admin, settings, sites_of(settings, found, states), states)
     lags = [0 if one is None else _lag(readers.log, one.checkpoint) for one in found]
     notices = read_notices(settings, clock) if has_control else []
-    return compose_status(settings, found, lags, members, states, notices, clock.wall_s())
+    status = compose_status(settings, found, lags, members, states, notices, clock.wall_s())
+    return msgspec.structs.replace(status, repartition=read_repartition(admin, settings))
 
 
 def sites_of(

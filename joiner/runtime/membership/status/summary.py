@@ -14,6 +14,7 @@ from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
 from joiner.runtime.membership.presence import Members, state_of
 from joiner.runtime.membership.state import SiteState
 from joiner.runtime.model import AlignSummary, JoinSummary
+from joiner.runtime.repartition.status import RepartitionStatus
 from joiner.runtime.task.function_failures import FAILED, FAILED_ROWS
 
 _COUNTED: Final = ("pairs", "late", "duplicates", "unmatched")
@@ -175,7 +176,7 @@ class Status(msgspec.Struct, frozen=True):
 
     ``at``: when the status was read, ISO 8601 in UTC. ``semantics``: the fingerprint of the settings. ``processes``:
     the units of each process, by site and instance. ``not_served``: for each unit that a runner cannot serve, a line of
-    text with the reason. ``assignments``: by site.
+    text with the reason. ``assignments``: by site. ``repartition``: one entry for each topic that is repartitioned.
     """
 
     application: str
@@ -185,3 +186,4 @@ class Status(msgspec.Struct, frozen=True):
     units: list[UnitSummary | None]
     not_served: list[str]
     assignments: dict[str, AssignmentStatus] = {}
+    repartition: list[RepartitionStatus] = []

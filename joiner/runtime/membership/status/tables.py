@@ -11,6 +11,7 @@ from typing import Final
 from joiner.alignment.driver_rows import DRIVER
 from joiner.alignment.grid import GRID
 from joiner.runtime.membership.status.summary import AlignStatus, AssignmentStatus, JoinStatus, Status, UnitSummary
+from joiner.runtime.repartition.status import RepartitionStatus
 from joiner.runtime.task.function_failures import FAILED
 
 WIDTH: Final = 100
@@ -73,6 +74,9 @@ def _tables(status: Status) -> list[_Table]:
     """Return the tables to show: the units and, if any unit has run, their joins and aligns, and the frontiers."""
     header = ("unit", "owner", "state", "last commit", "lag", "records", "rejected", "offsets")
     tables: list[_Table] = [(header, [_unit_row(number, unit) for number, unit in enumerate(status.units)])]
+    if status.repartition:
+        columns = ("repartitioned", "by", "lag", "into")
+        tables.append((columns, [_repartition_row(one) for one in status.repartition]))
     if joins := _joins(status):
         totals = ("join", "unit", "pairs", "failed", "late", "dup.", "unmatched", "held left", "right")
         tables.append((totals, [_join_row(*one) for one in joins]))
@@ -130,6 +134,12 @@ def _unit_row(number: int, unit: UnitSummary | None) -> tuple[str, ...]:
         str(unit.rejected),
         offsets,
     )
+
+
+def _repartition_row(status: RepartitionStatus) -> tuple[str, ...]:
+    members = "not known" if status.members is None else " ".join(map(_short, status.members)) or "not running"
+    lag = "no such topic" if status.lag is None else str(status.lag)
+    return (status.topic, members, lag, status.target)
 
 
 def _join_row(name: str, unit: int, join: JoinStatus) -> tuple[str, ...]:

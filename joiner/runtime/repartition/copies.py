@@ -1,0 +1,115 @@
+"""Writes copies of messages to the repartition topics, in transactions that also commit the offsets of the originals.
+
+Each producer has a transactional id of its own, because a process does not replace a certain other one: which
+partitions a process may commit is decided by the consumer group. If a process dies, Kafka aborts its last transaction
+after `TRANSACTION_S`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from broker.kafka.topics import COPY_BYTES_MAX
+from broker.partitioner import partition_of
+from broker.wire.origin import ORIGIN_HEADER, Origin, encode_origin
+from joiner.mapping.reading import MappedTopic
+from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, within
+from joiner.runtime.repartition.source import Part
+from joiner.runtime.settings import JoinerSettings
+
+TRANSACTION_S: Final = 10.0
+"""How long a transaction may take. Messages after an open one are not read, so that nobody waits longer for a process
+that has died."""
+
+_OFFSETS_S: Final = 5.0
+_ABORT_S: Final = 1.0
+_FULL_WAIT_S: Final = 0.05
+
+_BUFFER_KIB: Final = 64 * 1024
+"""The size of the copies that wait to be sent, which limits the memory that copying takes."""
+
+_KEYS_MAX: Final = 100_000
+
+
+class CopyWriter:
+    """Copies messages with one transactional producer. All methods but `close` raise KafkaException."""
+
+    def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
+        self._targets, self._clock = settings.repartitioned, clock
+        self._count = settings.topics.partitions
+        self._mappings = {
+            topic: MappedTopic(settings.mapped_streams(target), settings.events.time_unit)
+            for topic, target in self._targets.items()
+        }
+        self._partition_of = lru_cache(_KEYS_MAX)(partition_of)
+        self._producer = make_producer(
+            settings.kafka,
+            transactional_id=f"{settings.repartition_group}-{uuid.uuid4().hex}",
+            transaction_timeout_ms=int(TRANSACTION_S * 1000),
+            message_max_bytes=COPY_BYTES_MAX,
+            queue_buffering_max_kbytes=_BUFFER_KIB,
+            retry_backoff_ms=2,
+            retry_backoff_max_ms=4,
+            linger_ms=5,
+            compression_type="lz4",
+            # As in `joiner.runtime.kafka.unit_producer`.
+            metadata_recovery_strategy="none",
+        )
+        self._producer.init_transactions(TIMEOUT_S)
+        self._is_open = False
+
+    def commit(self, parts: Iterable[Part], offsets: Sequence[TopicPartition], member: Consumer) -> None:
+        """Copy messages, and commit ``offsets`` as those of ``member``'s group, in one transaction."""
+        deadline_s = self._clock.monotonic_s() + TRANSACTION_S
+        self._producer.begin_transaction()
+        self._is_open = True
+        for part in parts:
+            self._copy(part)
+        group = member.consumer_group_metadata()
+        send = self._producer.send_offsets_to_transaction
+        within(_OFFSETS_S + 1.0, send, list(offsets), group, _OFFSETS_S)
+        while True:
+            try:
+                self._producer.commit_transaction(max(1.0, deadline_s - self._clock.monotonic_s()))
+            except KafkaException as error:
+                # Asking again is safe. If the answer stays away, the next session learns the outcome from the offsets.
+                if not error.args[0].retriable() or self._clock.monotonic_s() > deadline_s:
+                    raise
+            else:
+                break
+        self._is_open = False
+
+    def close(self) -> None:
+        """Abort an open transaction if that is possible at once, so that nobody waits for its timeout."""
+        if self._is_open:
+            with suppress(KafkaException):
+                within(_ABORT_S + 1.0, self._producer.abort_transaction, _ABORT_S)
+
+    def _copy(self, part: Part) -> None:
+        topic, source, messages = part
+        mapping, target = self._mappings[topic], self._targets[topic]
+        keys = [None] * len(messages) if messages.key is None else messages.key.each()
+        columns = messages.offset.tolist(), messages.append_ms.tolist(), keys, messages.values()
+        for offset, at_ms, source_key, value in zip(*columns, strict=True):
+            thing = mapping.thing_of(value, source_key)
+            # A message that cannot be read is copied too, so that the joiner writes its dead letter.
+            key, partition = source_key or None, source % self._count
+            if thing is not None:
+                key = thing.encode()
+                partition = self._partition_of(key, self._count)
+            header = (ORIGIN_HEADER, encode_origin(Origin(topic, source, offset)))
+            while True:
+                try:
+                    # With the timestamp 0, the client would use the current time.
+                    self._producer.produce(target, value, key, partition, timestamp=max(1, at_ms), headers=[header])
+                except BufferError:
+                    self._producer.poll(_FULL_WAIT_S)
+                else:
+                    break

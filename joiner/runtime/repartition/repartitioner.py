@@ -1,0 +1,155 @@
+"""The loop that repartitions: reads, copies and commits, and starts over after an error."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import KafkaException
+
+from broker.kafka.topics import TopicError, TopicFacts, TopicSpec, data_topic_specs, ensure_topics, topic_facts
+from broker.kafka.topics import topic_faults as faults_of
+from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.clients import describe, make_admin
+from joiner.runtime.kafka.topics import TopicWatch, repartition_topic_specs
+from joiner.runtime.kafka.transaction import OwnershipInDoubt
+from joiner.runtime.model import UnitStopped
+from joiner.runtime.repartition.copies import CopyWriter
+from joiner.runtime.repartition.source import RepartitionError, SourceReader
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from broker.metrics import Readings
+    from joiner.runtime.settings import JoinerSettings
+
+_WAIT_MIN_S: Final = 0.2
+_WAIT_MAX_S: Final = 10.0
+"""How long to wait after an error: each time twice as long, up to the maximum."""
+
+_LOOK_S: Final = 1.0
+"""The time between two looks for a topic that does not exist, and between two updates of the lags."""
+
+_REPORT_S: Final = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class RepartitionMetrics:
+    """The metrics of a process that repartitions. The loop's thread updates them, and others read them."""
+
+    def __init__(self, readings: Readings) -> None:
+        self.copied: Counter[tuple[str, ...]] = Counter()
+        self.lags: Mapping[tuple[str, ...], float] = {}
+        self.transactions = self.errors = 0
+        counter = readings.counter
+        copied = "Messages copied to a repartition topic, by the topic they come from."
+        counter("lsb_joiner_repartitioned", copied, self.copied.copy, ("topic",))
+        counter("lsb_joiner_repartition_transactions", "Transactions committed.", lambda: self.transactions)
+        counter("lsb_joiner_repartition_errors", "Errors after which copying started over.", lambda: self.errors)
+        lag = "Offsets of a topic that this process has still to copy."
+        readings.gauge("lsb_joiner_repartition_lag", lag, lambda: self.lags, ("topic",))
+
+
+class Repartitioner:
+    """Repartitions topics until it is stopped. Any number of processes share the partitions."""
+
+    def __init__(self, settings: JoinerSettings, clock: Clock, metrics: RepartitionMetrics) -> None:
+        self._settings, self._clock, self._metrics = settings, clock, metrics
+        self._stop = threading.Event()
+        self._beat: Callable[[], None] = lambda: None
+        self._wait_s = _WAIT_MIN_S
+        self._reported_s = -math.inf
+
+    def stop(self) -> None:
+        """Ask it to stop. Safe to call from a signal handler."""
+        self._stop.set()
+
+    def run(self, beat: Callable[[], None] = lambda: None) -> None:
+        """Copy messages until stopped. Errors are logged, and then it starts over. ``beat`` is called in each turn."""
+        self._beat = beat
+        while not self._is_over():
+            try:
+                self._copy()
+            except (KafkaException, TopicError, RepartitionError, UnitStopped, OwnershipInDoubt) as error:
+                if self._is_over():
+                    return
+                self._metrics.errors += 1
+                self._metrics.lags = {}
+                _log.warning("repartitioning: %s; starting over in %.1f s", describe(error), self._wait_s)
+                self._pause(self._wait_s)
+                self._wait_s = min(2 * self._wait_s, _WAIT_MAX_S)
+
+    def _is_over(self) -> bool:
+        self._beat()
+        return self._stop.is_set()
+
+    def _pause(self, seconds: float) -> None:
+        until_s = self._clock.monotonic_s() + seconds
+        while not self._is_over() and (left_s := until_s - self._clock.monotonic_s()) > 0:
+            self._stop.wait(min(left_s, _LOOK_S))
+
+    def _copy(self) -> None:
+        """Copy messages until stopped, or until an error."""
+        settings = self._settings
+        admin = make_admin(settings.kafka)
+        facts = self._wait_for_topics(admin)
+        if facts is None:
+            return
+        watch = TopicWatch(admin, facts, self._clock, may_grow=settings.repartitioned.keys())
+        commit_s = settings.application.commit_interval / 1e9
+        with (
+            closing(CopyWriter(settings, self._clock)) as writer,
+            closing(SourceReader(settings, facts, self._clock)) as reader,
+        ):
+            names = ", ".join(settings.repartitioned)
+            _log.info("repartitioning %s as a member of the group %s", names, settings.repartition_group)
+            look_s = -math.inf
+            while not self._is_over():
+                watch.check()
+                parts = reader.read(commit_s)
+                if offsets := reader.offsets():
+                    writer.commit(parts, offsets, reader.consumer)
+                    self._wait_s = _WAIT_MIN_S
+                    self._metrics.transactions += 1
+                    for part in parts:
+                        self._metrics.copied[part.topic,] += len(part.messages)
+                if (now_s := self._clock.monotonic_s()) - look_s > _LOOK_S:
+                    look_s = now_s
+                    self._metrics.lags = {(topic,): lag for topic, lag in reader.lags().items()}
+
+    def _wait_for_topics(self, admin: AdminClient) -> dict[str, TopicFacts] | None:
+        """Create the repartition topics, and wait for the topics to copy. Return the facts of all, or None if stopped.
+
+        Raises `TopicError` if a topic cannot be used as it is, and KafkaException.
+        """
+        settings = self._settings
+        created = ensure_topics(admin, repartition_topic_specs(settings))
+        while not self._is_over():
+            found = topic_facts(admin, list(settings.repartitioned))
+            if missing := [topic for topic in settings.repartitioned if topic not in found]:
+                if (now_s := self._clock.monotonic_s()) - self._reported_s > _REPORT_S:
+                    self._reported_s = now_s
+                    _log.warning("repartitioning: waiting for topics that do not exist: %s", ", ".join(missing))
+                self._pause(_LOOK_S)
+                continue
+            if faults := faults_of(admin, self._source_specs(found), found):
+                raise TopicError("; ".join(faults))
+            return {**found, **created}
+        return None
+
+    def _source_specs(self, found: Mapping[str, TopicFacts]) -> list[TopicSpec]:
+        """Return what is required of the topics to copy. They may have any number of partitions."""
+        return [
+            spec
+            for topic, facts in found.items()
+            for spec in data_topic_specs(
+                self._settings.topics.model_copy(update={"partitions": facts.partitions}), [topic]
+            )
+            if spec.name == topic
+        ]

@@ -1,0 +1,232 @@
+"""Reads the topics to copy, as a member of the consumer group of all processes that repartition.
+
+The group assigns the partitions, and its generation fences members that have lost theirs. A partition is read once its
+committed offset is known: as long as the transaction of another process is open, Kafka does not tell the offset. Other
+partitions are read in the meantime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from broker.kafka.group_member import give_partitions_back, member_config
+from broker.kafka.topics import TopicFacts, is_passing
+from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.batches.gaps import GapVerifier
+from joiner.runtime.kafka.batches.reader import make_batch_reader
+from joiner.runtime.kafka.clients import is_passing as is_passing_event
+from joiner.runtime.kafka.clients import log_range, make_consumer
+from joiner.runtime.repartition.progress import Progress, decode_progress, encode_progress, shown_key
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.decoding.messages import Messages
+
+if TYPE_CHECKING:
+    from joiner.runtime.kafka.batches.messages import Read
+
+_BATCH_MESSAGES: Final = 5_000
+"""The maximum number of messages in a transaction."""
+
+_FETCHED_KIB: Final = 16 * 1024
+"""The size of the messages that the client fetches ahead, which limits the memory that copying takes."""
+
+_ASK_S: Final = 0.5
+"""How long to wait for the committed offsets, and between two such requests."""
+
+_OUT_OF_RANGE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the public name of the constant
+
+Place = tuple[str, int]
+"""A topic and a partition."""
+
+
+class RepartitionError(Exception):
+    """A topic cannot be copied. The message says why, and what to do."""
+
+
+class Part(NamedTuple):
+    """Messages of one partition to copy."""
+
+    topic: str
+    partition: int
+    messages: Messages
+
+
+class SourceReader:
+    """Reads the topics to copy from the partitions that the group assigns to this process. Not thread-safe."""
+
+    def __init__(self, settings: JoinerSettings, facts: Mapping[str, TopicFacts], clock: Clock) -> None:
+        """``facts``: those of the topics to copy and of the repartition topics. Raises KafkaException."""
+        self._settings, self._facts, self._clock = settings, facts, clock
+        self._topics = sorted(settings.repartitioned)
+        self._asked: set[Place] = set()
+        """Assigned partitions whose committed offsets are not known yet."""
+        self._ask_s = 0.0
+        self._positions: dict[Place, int] = {}
+        """The next offset of each partition that is read."""
+        self._notes: dict[Place, str] = {}
+        self._uncommitted: set[Place] = set()
+        """Partitions whose position has changed since `offsets`."""
+        application = settings.application
+        self._consumer = make_consumer(
+            settings.kafka,
+            settings.repartition_group,
+            client_id=application.instance,
+            enable_partition_eof=True,
+            fetch_queue_backoff_ms=2,
+            fetch_wait_max_ms=max(1, application.commit_interval // 1_000_000),
+            queued_max_messages_kbytes=_FETCHED_KIB,
+            **member_config(application.session_timeout, None),
+        )
+        self._reader = make_batch_reader(
+            self._consumer, self._topics, _BATCH_MESSAGES, native=application.native, keyed=self._topics
+        )
+        self._gaps = GapVerifier(settings, clock)
+        self._consumer.subscribe(
+            self._topics,
+            on_assign=self._on_assign,
+            on_revoke=partial(self._on_revoke),
+            on_lost=partial(self._on_revoke),
+        )
+
+    @property
+    def consumer(self) -> Consumer:
+        """The group member."""
+        return self._consumer
+
+    def read(self, wait_s: float) -> list[Part]:
+        """Return the next messages, waiting up to ``wait_s`` for more of them.
+
+        Raises KafkaException, `RepartitionError` if the next messages are gone, and what `GapVerifier` raises.
+        """
+        self._begin()
+        read = self._reader.read(_BATCH_MESSAGES, wait_s)
+        self._check(read)
+        parts = []
+        for partition, by_topic in read.batches.items():
+            for topic, messages in by_topic.items():
+                place = topic, partition
+                if place not in self._positions:
+                    continue  # it has been revoked
+                at = self._positions[place]
+                new = messages.part(int(messages.offset.searchsorted(at)), len(messages))
+                if len(new):
+                    self._gaps.check(partition, {topic: at}, {topic: new})
+                    parts.append(Part(topic, partition, new))
+                    self._move(place, new.last + 1)
+        for partition, ends in read.ends.items():
+            for topic, end in ends.items():
+                if self._positions.get((topic, partition), end) < end:
+                    self._move((topic, partition), end)
+        return parts
+
+    def offsets(self) -> list[TopicPartition]:
+        """Return the positions that have changed since the last call, as offsets to commit."""
+        changed, self._uncommitted = sorted(self._uncommitted), set()
+        return [TopicPartition(*place, self._positions[place], self._notes[place]) for place in changed]
+
+    def lags(self) -> dict[str, int]:
+        """Return the number of offsets that are not copied yet, by topic, of the partitions read here. No request."""
+        found: dict[str, int] = {}
+        for (topic, partition), at in self._positions.items():
+            end = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)[1]
+            found[topic] = found.get(topic, 0) + max(0, end - at)
+        return found
+
+    def close(self) -> None:
+        """Leave the group."""
+        give_partitions_back(self._consumer, self._clock.monotonic_s)
+        self._reader.close()
+        self._consumer.close()
+        self._gaps.close()
+
+    def _move(self, place: Place, to: int) -> None:
+        self._positions[place] = to
+        self._uncommitted.add(place)
+
+    def _check(self, read: Read) -> None:
+        for error, partition, topic in read.errors:
+            if error.code() == _OUT_OF_RANGE and topic is not None and partition is not None:
+                at = self._positions.get((topic, partition))
+                message = (
+                    f"{topic} partition {partition} has no offset {at}: retention has deleted messages that were not "
+                    f"copied, or the log has lost some. To go on with what is left, stop all processes that "
+                    "repartition, then set the group's offset of this partition: kafka-consumer-groups --group "
+                    f"{self._settings.repartition_group} --topic {topic}:{partition} --reset-offsets --to-earliest "
+                    "--execute"
+                )
+                raise RepartitionError(message)
+            if not is_passing_event(error, partition):
+                raise KafkaException(error)
+
+    def _begin(self) -> None:
+        """Begin to read the partitions whose committed offsets can be known by now."""
+        now_s = self._clock.monotonic_s()
+        if not self._asked or now_s < self._ask_s:
+            return
+        places = [TopicPartition(*place) for place in sorted(self._asked)]
+        try:
+            found = self._consumer.committed(places, _ASK_S)
+        except KafkaException as error:
+            if not is_passing(error):
+                raise
+            found = []
+        self._ask_s = self._clock.monotonic_s() + _ASK_S
+        begun = [place for place in found if place.error is None and (place.topic, place.partition) in self._asked]
+        for place in begun:
+            self._resume(place)
+            self._reader.add(place.topic, place.partition)
+        self._consumer.incremental_assign(
+            [TopicPartition(one.topic, one.partition, self._positions[one.topic, one.partition]) for one in begun]
+        )
+
+    def _resume(self, committed: TopicPartition) -> None:
+        place = committed.topic, committed.partition
+        target = self._settings.repartitioned[committed.topic]
+        (key, *_) = [shown_key(stream.key) for stream in self._settings.mapped_streams(target)]
+        ids = self._facts[committed.topic].topic_id, self._facts[target].topic_id
+        at, before = committed.offset, decode_progress(committed.metadata)
+        if at >= 0 and before is None:
+            # An operator has set the offset.
+            before = Progress(*ids, key, at)
+        if at < 0 or before is None or before.target != ids[1]:
+            low, high = log_range(self._consumer, *place)
+            at = low if self._settings.application.start == "earliest" else high
+            before = Progress(*ids, key, at)
+        self._check_same(committed.topic, target, before, Progress(*ids, key, before.start))
+        self._notes[place] = encode_progress(before)
+        self._move(place, at)
+        self._asked.discard(place)
+
+    @staticmethod
+    def _check_same(topic: str, target: str, before: Progress, now: Progress) -> None:
+        if before.source != now.source:
+            message = (
+                f"topic {topic} was deleted and recreated, so the offsets up to which it was copied refer to other "
+                f"messages: stop the joiner, delete {target}, and start over with `joiner reset`"
+            )
+            raise RepartitionError(message)
+        if before.key != now.key:
+            message = (
+                f"{topic} was copied with key = {before.key!r}, but now it is {now.key!r}, so copies of the same thing "
+                "would be in different partitions: restore the key, or give the application a new name"
+            )
+            raise RepartitionError(message)
+
+    def _on_assign(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        self._asked |= {(place.topic, place.partition) for place in partitions}
+        self._ask_s = 0.0
+        # Otherwise, the client would assign them itself. `_begin` does so, once their offsets are known.
+        consumer.incremental_assign([])
+
+    def _on_revoke(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        revoked = {(place.topic, place.partition) for place in partitions}
+        self._asked -= revoked
+        self._uncommitted -= revoked
+        mine = sorted(revoked & self._positions.keys())
+        for place in mine:
+            del self._positions[place]
+            self._reader.remove(*place)
+        consumer.incremental_unassign([TopicPartition(*place) for place in mine])
