@@ -93,9 +93,9 @@ class Repartitioned:
             future.exception()
 
 
-def repartitioned(kafka: str, folder: Path) -> Iterator[Repartitioned]:
+def repartitioned(kafka: str, folder: Path, **options: Any) -> Iterator[Repartitioned]:
     """Yield an application, and remove it at the end. For fixtures."""
-    for app in application(kafka, folder):
+    for app in application(kafka, folder, **options):
         made = Repartitioned(app)
         yield made
         for joiner in app.started:
@@ -105,7 +105,7 @@ def repartitioned(kafka: str, folder: Path) -> Iterator[Repartitioned]:
 
 def entries_of(seed: int, count: int) -> list[tuple[str, bytes | None, bytes | None, int]]:
     """Return the topic, key, value and partition of messages. Some cannot be read."""
-    draw, clock = random.Random(seed), BASE_MS
+    draw, clock = random.Random(seed), BASE_MS + 600_000_000 * seed
     things = things_over_all_units(6)
     found: list[tuple[str, bytes | None, bytes | None, int]] = []
     for _ in range(count):

@@ -8,7 +8,7 @@ after `TRANSACTION_S`.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Final
@@ -21,7 +21,7 @@ from broker.wire.origin import ORIGIN_HEADER, Origin, encode_origin
 from joiner.mapping.reading import MappedTopic
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, within
-from joiner.runtime.repartition.source import Part
+from joiner.runtime.repartition.merging import Part, merged_order
 from joiner.runtime.settings import JoinerSettings
 
 TRANSACTION_S: Final = 10.0
@@ -65,13 +65,12 @@ class CopyWriter:
         self._producer.init_transactions(TIMEOUT_S)
         self._is_open = False
 
-    def commit(self, parts: Iterable[Part], offsets: Sequence[TopicPartition], member: Consumer) -> None:
+    def commit(self, parts: Sequence[Part], offsets: Sequence[TopicPartition], member: Consumer) -> None:
         """Copy messages, and commit ``offsets`` as those of ``member``'s group, in one transaction."""
         deadline_s = self._clock.monotonic_s() + TRANSACTION_S
         self._producer.begin_transaction()
         self._is_open = True
-        for part in parts:
-            self._copy(part)
+        self._copy(parts)
         group = member.consumer_group_metadata()
         send = self._producer.send_offsets_to_transaction
         within(_OFFSETS_S + 1.0, send, list(offsets), group, _OFFSETS_S)
@@ -92,24 +91,32 @@ class CopyWriter:
             with suppress(KafkaException):
                 within(_ABORT_S + 1.0, self._producer.abort_transaction, _ABORT_S)
 
-    def _copy(self, part: Part) -> None:
-        topic, source, messages = part
-        mapping, target = self._mappings[topic], self._targets[topic]
-        keys = [None] * len(messages) if messages.key is None else messages.key.each()
-        columns = messages.offset.tolist(), messages.append_ms.tolist(), keys, messages.values()
-        for offset, at_ms, source_key, value in zip(*columns, strict=True):
-            thing = mapping.thing_of(value, source_key)
-            # A message that cannot be read is copied too, so that the joiner writes its dead letter.
-            key, partition = source_key or None, source % self._count
-            if thing is not None:
-                key = thing.encode()
-                partition = self._partition_of(key, self._count)
-            header = (ORIGIN_HEADER, encode_origin(Origin(topic, source, offset)))
-            while True:
-                try:
-                    # With the timestamp 0, the client would use the current time.
-                    self._producer.produce(target, value, key, partition, timestamp=max(1, at_ms), headers=[header])
-                except BufferError:
-                    self._producer.poll(_FULL_WAIT_S)
-                else:
-                    break
+    def _copy(self, parts: Sequence[Part]) -> None:
+        """Copy the messages of several partitions in the order of their times, and in order within a partition."""
+        if not parts:
+            return
+        columns = []
+        for _, _, messages in parts:
+            keys = [None] * len(messages) if messages.key is None else messages.key.each()
+            columns.append((messages.offset.tolist(), messages.append_ms.tolist(), keys, messages.values()))
+        for number, row in merged_order(parts):
+            topic, source, _ = parts[number]
+            offset, at_ms, key, value = (column[row] for column in columns[number])
+            self._copy_one(Origin(topic, source, offset), at_ms, key, value)
+
+    def _copy_one(self, origin: Origin, at_ms: int, source_key: bytes | None, value: bytes | None) -> None:
+        thing = self._mappings[origin.topic].thing_of(value, source_key)
+        # A message that cannot be read is copied too, so that the joiner writes its dead letter.
+        key, partition = source_key or None, origin.partition % self._count
+        if thing is not None:
+            key = thing.encode()
+            partition = self._partition_of(key, self._count)
+        target, headers = self._targets[origin.topic], [(ORIGIN_HEADER, encode_origin(origin))]
+        while True:
+            try:
+                # With the timestamp 0, the client would use the current time.
+                self._producer.produce(target, value, key, partition, timestamp=max(1, at_ms), headers=headers)
+            except BufferError:
+                self._producer.poll(_FULL_WAIT_S)
+            else:
+                return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -20,6 +20,7 @@ from joiner.runtime.kafka.batches.gaps import GapVerifier
 from joiner.runtime.kafka.batches.reader import make_batch_reader
 from joiner.runtime.kafka.clients import is_passing as is_passing_event
 from joiner.runtime.kafka.clients import log_range, make_consumer
+from joiner.runtime.repartition.merging import Part, Place, TimeMerger
 from joiner.runtime.repartition.progress import Progress, decode_progress, encode_progress, shown_key
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decoding.messages import Messages
@@ -38,20 +39,9 @@ _ASK_S: Final = 0.5
 
 _OUT_OF_RANGE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the public name of the constant
 
-Place = tuple[str, int]
-"""A topic and a partition."""
-
 
 class RepartitionError(Exception):
     """A topic cannot be copied. The message says why, and what to do."""
-
-
-class Part(NamedTuple):
-    """Messages of one partition to copy."""
-
-    topic: str
-    partition: int
-    messages: Messages
 
 
 class SourceReader:
@@ -65,7 +55,11 @@ class SourceReader:
         """Assigned partitions whose committed offsets are not known yet."""
         self._ask_s = 0.0
         self._positions: dict[Place, int] = {}
-        """The next offset of each partition that is read."""
+        """The offset of each partition up to which messages have been returned."""
+        self._fetched: dict[Place, int] = {}
+        """The offset of each partition up to which messages have been fetched."""
+        self._merger = TimeMerger(clock)
+        self._paused: set[Place] = set()
         self._notes: dict[Place, str] = {}
         self._uncommitted: set[Place] = set()
         """Partitions whose position has changed since `offsets`."""
@@ -104,23 +98,41 @@ class SourceReader:
         self._begin()
         read = self._reader.read(_BATCH_MESSAGES, wait_s)
         self._check(read)
-        parts = []
         for partition, by_topic in read.batches.items():
             for topic, messages in by_topic.items():
-                place = topic, partition
-                if place not in self._positions:
-                    continue  # it has been revoked
-                at = self._positions[place]
-                new = messages.part(int(messages.offset.searchsorted(at)), len(messages))
-                if len(new):
-                    self._gaps.check(partition, {topic: at}, {topic: new})
-                    parts.append(Part(topic, partition, new))
-                    self._move(place, new.last + 1)
+                if (topic, partition) in self._positions:  # it may have been revoked
+                    self._add((topic, partition), messages)
         for partition, ends in read.ends.items():
             for topic, end in ends.items():
-                if self._positions.get((topic, partition), end) < end:
-                    self._move((topic, partition), end)
+                if (topic, partition) in self._positions and self._fetched[topic, partition] <= end:
+                    self._fetched[topic, partition] = end
+                    self._merger.end((topic, partition))
+        parts = self._merger.take()
+        for topic, partition, messages in parts:
+            self._move((topic, partition), messages.last + 1)
+        for place, at in self._fetched.items():
+            # Behind the last message, there may be what is no message.
+            if at > self._positions[place] and not self._merger.holds(place):
+                self._move(place, at)
+        self._pause_what_is_ahead()
         return parts
+
+    def _add(self, place: Place, messages: Messages) -> None:
+        topic, partition = place
+        at = self._fetched[place]
+        new = messages.part(int(messages.offset.searchsorted(at)), len(messages))
+        if len(new):
+            self._gaps.check(partition, {topic: at}, {topic: new})
+            self._fetched[place] = new.last + 1
+            self._merger.add(place, new)
+
+    def _pause_what_is_ahead(self) -> None:
+        full = set(self._merger.full())
+        if more := full - self._paused:
+            self._consumer.pause([TopicPartition(*place) for place in sorted(more)])
+        if fewer := self._paused - full:
+            self._consumer.resume([TopicPartition(*place) for place in sorted(fewer)])
+        self._paused = full
 
     def offsets(self) -> list[TopicPartition]:
         """Return the positions that have changed since the last call, as offsets to commit."""
@@ -197,6 +209,8 @@ class SourceReader:
             before = Progress(*ids, key, at)
         self._check_same(committed.topic, target, before, Progress(*ids, key, before.start))
         self._notes[place] = encode_progress(before)
+        self._fetched[place] = at
+        self._merger.begin(place)
         self._move(place, at)
         self._asked.discard(place)
 
@@ -226,7 +240,12 @@ class SourceReader:
         self._asked -= revoked
         self._uncommitted -= revoked
         mine = sorted(revoked & self._positions.keys())
+        if paused := revoked & self._paused:
+            # Otherwise, they would still be paused when they are assigned again.
+            consumer.resume([TopicPartition(*place) for place in sorted(paused)])
+            self._paused -= paused
         for place in mine:
-            del self._positions[place]
+            del self._positions[place], self._fetched[place]
+            self._merger.remove(place)
             self._reader.remove(*place)
         consumer.incremental_unassign([TopicPartition(*place) for place in mine])

@@ -1,0 +1,111 @@
+"""Is each message copied to the partition of its key, and committed with the offsets of the originals?"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from broker.partitioner import partition_of
+from joiner.runtime.repartition import copies
+from joiner.runtime.repartition.copies import CopyWriter
+from joiner.runtime.repartition.merging import Part
+from joiner.runtime.task.decoding.messages import Messages
+from tests.manual_clock import ManualClock
+from tests.unit.joiner.runtime.joiner_inputs import make_settings
+from tests.unit.joiner.runtime.repartition.recording import Produced, RecordingProducer
+
+SPEED: dict[str, Any] = {
+    "name": "speed",
+    "topic": "plant",
+    "key": "$.id",
+    "time": "$.ts",
+    "value": "$.rpm",
+    "repartition": True,
+}
+MEMBER: Any = SimpleNamespace(consumer_group_metadata=lambda: "group")
+OFFSETS = [TopicPartition("plant", 6, 13, "note")]
+
+
+@pytest.fixture
+def producer(monkeypatch: pytest.MonkeyPatch) -> RecordingProducer:
+    made = RecordingProducer()
+    monkeypatch.setattr(copies, "make_producer", lambda _kafka, **_more: made)
+    return made
+
+
+def writer_of(**stream: Any) -> CopyWriter:
+    return CopyWriter(make_settings(stream=[SPEED | stream], partitions=4), ManualClock())
+
+
+def part(*messages: tuple[bytes | None, bytes | None], at_ms: int = 77) -> Part:
+    values, keys = [value for value, _ in messages], [key for _, key in messages]
+    offsets = range(10, 10 + len(messages))
+    return Part("plant", 6, Messages.of(offsets, [at_ms] * len(messages), values, keys))
+
+
+def copied(producer: RecordingProducer, writer: CopyWriter, given: Part) -> list[Produced]:
+    writer.commit([given], OFFSETS, MEMBER)
+    return producer.committed
+
+
+def test_a_copy_is_in_the_partition_of_its_key_and_otherwise_as_it_was(producer: RecordingProducer) -> None:
+    value = b'{"id": "m7", "more": [1]}'
+    (copy,) = copied(producer, writer_of(), part((value, b"another key")))
+    right = partition_of(b"m7", 4)
+    assert copy == Produced("lsb.plant.repartition", value, b"m7", right, 77, [("lsb-origin", b"plant/6/10")])
+    assert producer.offsets == {("plant", 6): (13, "note")}
+
+
+@pytest.mark.parametrize("value", [None, b"", b"{", b'{"id": null}', b'{"id": ""}'])
+def test_a_message_whose_key_cannot_be_read_is_copied_as_well(producer: RecordingProducer, value: bytes | None) -> None:
+    (copy,) = copied(producer, writer_of(), part((value, b"k")))
+    assert (copy.value, copy.key, copy.partition) == (value, b"k", 6 % 4)
+
+
+def test_the_key_can_be_that_of_the_message_or_a_constant(producer: RecordingProducer) -> None:
+    copied(producer, writer_of(key="kafka.key"), part((b"no JSON", b"m1"), (None, None), (b"", b"\xff")))
+    copied(producer, writer_of(key="'press'"), part((b"{}", b"m1")))
+    found = [(copy.key, copy.partition) for copy in producer.committed]
+    assert found == [
+        (b"m1", partition_of(b"m1", 4)),
+        (None, 2),
+        (b"\xff", 2),
+        (b"press", partition_of(b"press", 4)),
+    ]
+
+
+@pytest.mark.parametrize("at_ms", [-1, 0])
+def test_a_copy_never_gets_the_current_time(producer: RecordingProducer, at_ms: int) -> None:
+    """The client replaces a timestamp of 0 by the current time."""
+    (copy,) = copied(producer, writer_of(), part((b"{}", None), at_ms=at_ms))
+    assert copy.timestamp == 1
+
+
+def test_a_full_queue_is_waited_for(producer: RecordingProducer) -> None:
+    producer.faults["produce"] = [BufferError(), BufferError()]
+    assert len(copied(producer, writer_of(), part((b"{}", None), (b"{}", None)))) == 2
+
+
+def error(code: int, **flags: bool) -> KafkaException:
+    return KafkaException(KafkaError(code, "refused", **flags))
+
+
+def test_a_commit_without_an_answer_is_asked_for_again(producer: RecordingProducer) -> None:
+    producer.faults["commit"] = [error(KafkaError.REQUEST_TIMED_OUT, retriable=True)] * 3
+    writer = writer_of()
+    assert len(copied(producer, writer, part((b"{}", None)))) == 1
+    writer.close()
+    assert producer.aborts == 0
+
+
+@pytest.mark.parametrize("what", ["offsets", "commit"])
+def test_what_the_group_has_fenced_is_aborted_and_not_committed(producer: RecordingProducer, what: str) -> None:
+    producer.faults[what] = [error(KafkaError.ILLEGAL_GENERATION, txn_requires_abort=True)]
+    writer = writer_of()
+    with pytest.raises(KafkaException):
+        writer.commit([part((b"{}", None))], OFFSETS, MEMBER)
+    writer.close()
+    assert (producer.committed, producer.offsets, producer.aborts) == ([], {}, 1)
