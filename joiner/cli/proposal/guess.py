@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.wire.records import Unreadable
 from joiner.cli.proposal.fields import NEARLY_ALL, SHOWN_MAX, Field, fields_of, find_given, is_number, listed
-from joiner.cli.proposal.keys import find_id, find_key
+from joiner.cli.proposal.keys import find_id, find_key, given_key
 from joiner.cli.proposal.samples import Question, Sample, Source, UnusableSource
 from joiner.cli.proposal.times import (
     TimeField,
@@ -53,7 +53,7 @@ class TopicGuess(NamedTuple):
 
     ``example``: a time as a plain date. ``notes``: what a person should know. ``is_own``: whether the messages are the
     pipeline's own records, which need no ``[[stream]]``; the streams are then quantities. ``known``: which of the given
-    paths the messages have.
+    paths the messages have. ``repartition``: whether the joiner must copy the topic, because its partitions are others.
     """
 
     source: Source
@@ -66,6 +66,7 @@ class TopicGuess(NamedTuple):
     notes: Sequence[str] = ()
     is_own: bool = False
     known: frozenset[str] = frozenset()
+    repartition: bool = False
 
 
 class _Time(NamedTuple):
@@ -99,7 +100,11 @@ def guess(source: Source, answers: Answers, now_ns: int) -> TopicGuess:
     others = [field for field in fields if field.path not in is_time]
     key = next((one for one in answers.key if one == KAFKA_KEY or parse_literal(one) is not None), "")
     given = find_given(documents, [one for one in answers.key if one.startswith("$")])
-    key = key if key and given is None else find_key(source, samples, others, given, notes)
+    if key and given is None:
+        found = given_key(key, source, samples)
+    else:
+        found = find_key(source, samples, others, given, notes)
+    key = found.path
     key_field = given or next((field for field in fields if field.path == key), None)
     others = [field for field in others if field.path != key]
     identity = _identity(others, key_field, time, documents, answers, notes)
@@ -110,7 +115,18 @@ def guess(source: Source, answers: Answers, now_ns: int) -> TopicGuess:
         raise UnusableSource(message)
     if not answers.time and time.field is not None:
         streams = [_with_own_time(stream, streams, fields, times, time.field) for stream in streams]
-    return TopicGuess(source, key, time.path, time.unit, identity, time.example, streams, [*notes, *more], known=known)
+    return TopicGuess(
+        source,
+        key,
+        time.path,
+        time.unit,
+        identity,
+        time.example,
+        streams,
+        [*notes, *more],
+        known=known,
+        repartition=found.repartition,
+    )
 
 
 def _identity(

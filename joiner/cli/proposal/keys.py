@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker.partitioner import partition_of
 from broker.wire.records import NAME_LENGTH_MAX
 from joiner.cli.proposal.fields import KEY_NAMES, NEARLY_ALL, SHOWN_MAX, Field, Scalar, listed
-from joiner.cli.proposal.samples import Question, Sample, Source, UnusableSource
+from joiner.cli.proposal.samples import Question, Sample, Source
 from joiner.mapping.reading import name_in_key
 from joiner.mapping.settings import KAFKA_KEY
 
@@ -27,42 +27,65 @@ _NEARLY_DISTINCT: Final = 0.98
 """The share of distinct ids, because some messages may have been delivered twice."""
 
 
+class KeyGuess(NamedTuple):
+    """The ``key`` of a topic's streams, and whether the topic must be repartitioned by it."""
+
+    path: str
+    repartition: bool = False
+
+
 def find_key(
     source: Source, samples: Sequence[Sample], fields: Sequence[Field], given: Field | None, notes: list[str]
-) -> str:
+) -> KeyGuess:
     """Return the path of the key, `KAFKA_KEY`, or a string in quotes if the topic has one partition and no key.
 
-    ``given``: what a person has answered. Raises `Question`, and `UnusableSource` if no field determines the partition.
+    ``given``: what a person has answered. Raises `Question`.
     """
     if given is not None:
-        return given.path
+        is_right = source.is_file or _determines_partition(given, samples, source)
+        return KeyGuess(given.path, repartition=not is_right)
     candidates = [
         field for field in fields if sum(map(_is_name, field.values.values())) >= NEARLY_ALL * len(field.values)
     ]
     right = [field for field in candidates if source.is_file or _determines_partition(field, samples, source)]
-    scored = sorted(((_key_score(field, samples, source), field) for field in right), key=lambda one: -one[0])
-    likely = [field for score, field in scored if score > 0]
-    if likely:
-        if len(likely) > 1:
-            notes.append("other possible keys: " + ", ".join(field.path for field in likely[1:SHOWN_MAX]))
-        return likely[0].path
-    if not source.is_file and (note := _kafka_key_note(samples, source)):
+    if found := _likeliest(right, samples, source, notes):
+        return KeyGuess(found.path)
+    if note := _kafka_key_note(samples, source, is_right=True):
         notes.append(note)
-        return KAFKA_KEY
-    if source.is_file or (right and source.partitions > 1):
-        alone = f' or, if all messages are of one thing, --key "{ONLY_THING}"' if source.is_file else ""
-        fields_shown = listed(right) or "none"
-        message = f"{source.topic}: which field is the key? Fields: {fields_shown}. Answer with --key PATH{alone}"
-        raise Question(message)
+        return KeyGuess(KAFKA_KEY)
+    others = [field for field in candidates if field not in right]
+    if found := _likeliest(others, samples, source, notes):
+        notes.append(f"the messages are not partitioned by {found.path}, so the joiner copies them first (repartition)")
+        return KeyGuess(found.path, repartition=True)
+    if note := _kafka_key_note(samples, source, is_right=False):
+        notes.append(f"{note}; it does not determine the partition, so the joiner copies them first (repartition)")
+        return KeyGuess(KAFKA_KEY, repartition=True)
     if source.partitions == 1:
         notes.append("no field looks like a key, so all messages have the same one")
-        return ONLY_THING
+        return KeyGuess(ONLY_THING)
+    fields_shown = listed(right or candidates) or "none"
     message = (
-        f"{source.topic}: its messages are not partitioned by any of their fields, so the joiner would reject most of "
-        "them: the producer must use a field as the message's key, as plain text, with Kafka's default partitioner "
-        "(librdkafka: partitioner=murmur2_random)"
+        f"{source.topic}: which field is the key? Fields: {fields_shown}. Answer with --key PATH or, if all messages "
+        f'are of one thing, --key "{ONLY_THING}"'
     )
-    raise UnusableSource(message)
+    raise Question(message)
+
+
+def given_key(key: str, source: Source, samples: Sequence[Sample]) -> KeyGuess:
+    """Return a key that a person has given: `KAFKA_KEY`, or a string in quotes."""
+    if source.is_file or source.partitions == 1:
+        return KeyGuess(key)
+    is_right = key == KAFKA_KEY and bool(_kafka_key_note(samples, source, is_right=True))
+    return KeyGuess(key, repartition=not is_right)
+
+
+def _likeliest(fields: Sequence[Field], samples: Sequence[Sample], source: Source, notes: list[str]) -> Field | None:
+    """Return the field that is most likely the key, or None if none is."""
+    scored = sorted(((_key_score(field, samples, source), field) for field in fields), key=lambda one: -one[0])
+    likely = [field for score, field in scored if score > 0]
+    if len(likely) > 1:
+        notes.append("other possible keys: " + ", ".join(field.path for field in likely[1:SHOWN_MAX]))
+    return likely[0] if likely else None
 
 
 def find_id(candidates: Sequence[Field], key: Field | None, time: Field, documents: Sequence[Any]) -> str | None:
@@ -108,15 +131,22 @@ def _determines_partition(field: Field, samples: Sequence[Sample], source: Sourc
     )
 
 
-def _kafka_key_note(samples: Sequence[Sample], source: Source) -> str:
-    """Return a note that the keys of the messages are the things, or an empty string if they cannot be."""
+def _kafka_key_note(samples: Sequence[Sample], source: Source, *, is_right: bool) -> str:
+    """Return a note that the keys of the messages are the things, or an empty string if they cannot be.
+
+    ``is_right``: whether they must determine the partition.
+    """
+    if source.is_file:
+        return ""
     keys = {number: _name_in(sample.key) for number, sample in enumerate(samples)}
     names = {number: name for number, name in keys.items() if name is not None}
     distinct = len(set(names.values()))
     is_repeated = distinct <= max(1, len(names) // 2) or len(names) < _FEW
     if len(names) < NEARLY_ALL * len(samples) or not is_repeated:
         return ""
-    if not _agree(names, lambda number, text: partition_of(text, source.partitions) == samples[number].partition):
+    if is_right and not _agree(
+        names, lambda number, text: partition_of(text, source.partitions) == samples[number].partition
+    ):
         return ""
     return f"no field looks like a key, so the key is that of the Kafka message, such as {next(iter(names.values()))!r}"
 
@@ -135,7 +165,7 @@ def _agree(values: Mapping[int, Scalar], is_right: Callable[[int, bytes], bool])
 
 
 def _key_score(field: Field, samples: Sequence[Sample], source: Source) -> float:
-    """Return how likely a field is the key; 0 or less if it is not. It must determine the partition."""
+    """Return how likely a field is the key; 0 or less if it is not."""
     values = field.values
     share = len(values) / len(samples)
     if not source.is_file and _agree(values, lambda number, text: samples[number].key == text):
@@ -143,7 +173,8 @@ def _key_score(field: Field, samples: Sequence[Sample], source: Source) -> float
     distinct = len(set(values.values()))
     score = KEY_NAMES.get(field.plain_name, 0) + 10 * (field.words[-1] == "id")
     # A field that has nothing to do with the partition determines that of every value only by a rare chance.
-    score += 5 * (not source.is_file and source.partitions**distinct >= _CHANCE)
+    if not source.is_file and _determines_partition(field, samples, source):
+        score += 5 * (source.partitions**distinct >= _CHANCE)
     # Values that are all different identify messages rather than things.
     is_repeated = distinct <= max(1, len(values) // 2) or len(values) < _FEW
     # A constant is the key only if no field that varies may be.

@@ -117,13 +117,10 @@ class Tried(NamedTuple):
 def compose(topics: Sequence[TopicGuess], servers: str | None = None) -> Proposal:
     """Propose settings. ``servers``: Kafka's address, or None to leave it out.
 
-    Raises `UnusableSource` if there are not two streams, or if the topics have different numbers of partitions.
+    Raises `UnusableSource` if there are not two streams, or if topics of the pipeline's own records have different
+    numbers of partitions. Other topics are repartitioned.
     """
-    partitions = {topic.source.partitions for topic in topics if not topic.source.is_file}
-    if len(partitions) > 1:
-        counts = ", ".join(f"{topic.source.topic} has {topic.source.partitions}" for topic in topics)
-        message = f"the topics have different numbers of partitions, so the joiner cannot read them together: {counts}"
-        raise UnusableSource(message)
+    topics, partitions = _with_equal_partitions(topics)
     units = {topic.time_unit for topic in topics if topic.is_own and topic.time_unit}
     if len(units) > 1:
         message = f"records of the pipeline's own form must have times in one unit, not in {', '.join(sorted(units))}"
@@ -141,7 +138,7 @@ def compose(topics: Sequence[TopicGuess], servers: str | None = None) -> Proposa
     ]
     if servers is not None:
         lines += ["[kafka]", f"bootstrap_servers = {_toml(servers)}", ""]
-    lines += [*_topics(topics, own, next(iter(partitions), 0)), ""]
+    lines += [*_topics(topics, own, partitions), ""]
     if own is not None and units:
         example = f"# A time, for example, is {_comment(own.example)}"
         lines += [example, "[events]", f"time_unit = {_toml(*units)}", ""]
@@ -156,6 +153,30 @@ def compose(topics: Sequence[TopicGuess], servers: str | None = None) -> Proposa
         lines += [*_join(left, right, own, names)]
     text = "\n".join(lines).rstrip("\n") + "\n"
     return Proposal(text, [left, *joined], [(left.label, right.label) for right in joined])
+
+
+def _with_equal_partitions(topics: Sequence[TopicGuess]) -> tuple[list[TopicGuess], int]:
+    """Return the topics, some of which must be repartitioned, and the number of partitions (0: not known).
+
+    Raises `UnusableSource` if topics that cannot be repartitioned have different numbers of partitions.
+    """
+    known = [topic for topic in topics if not topic.source.is_file]
+    own = {topic.source.partitions for topic in known if topic.is_own}
+    if len(own) > 1:
+        counts = ", ".join(f"{topic.source.topic} has {topic.source.partitions}" for topic in known if topic.is_own)
+        message = f"the topics have different numbers of partitions, so the joiner cannot read them together: {counts}"
+        raise UnusableSource(message)
+    right = own or {topic.source.partitions for topic in known if not topic.repartition}
+    partitions = max(right or {topic.source.partitions for topic in known}, default=0)
+    found = []
+    for topic in topics:
+        count = topic.source.partitions
+        if count in {0, partitions} or topic.repartition:
+            found.append(topic)
+            continue
+        note = f"it has {count} partitions instead of {partitions}, so the joiner copies it first (repartition)"
+        found.append(topic._replace(notes=[*topic.notes, note], repartition=True))
+    return found, partitions
 
 
 def _placed(topics: Sequence[TopicGuess]) -> Iterator[Placed]:
@@ -196,6 +217,8 @@ def _sections(topic: TopicGuess, streams: Sequence[Placed], rest: Sequence[Place
         yield f"{prefix}[[stream]]"
         for name, value in placed.settings().items():
             yield f"{prefix}{name} = {_toml(value)}"
+        if topic.repartition:
+            yield f"{prefix}repartition = true"
         yield ""
 
 
@@ -263,14 +286,14 @@ def without_common_things(proposal: Proposal, tried: Sequence[Tried]) -> list[st
 
 
 def _mapped_streams(topic: TopicGuess, streams: Sequence[StreamSettings], unit: str) -> Iterator[Tried]:
-    mapped = MappedTopic(streams, unit)
+    mapped, is_copied = MappedTopic(streams, unit), any(stream.repartition for stream in streams)
     records: list[tuple[str, str, int]] = []
     rejected, why = 0, ""
     for sample in topic.source.samples:
         try:
             found = mapped.read(sample.value, sample.offset, sample.append_ms, sample.key)
             for one in found:
-                _check_partition(one.record.thing, sample, topic.source.partitions)
+                _check_partition(one.record.thing, sample, 0 if is_copied else topic.source.partitions)
         except Unreadable as error:
             rejected, why = rejected + 1, why or str(error)
             continue

@@ -79,11 +79,32 @@ def test_own_records_are_selected_by_quantity() -> None:
     ]
 
 
-def test_topics_with_different_numbers_of_partitions_are_refused() -> None:
+def test_topics_with_different_numbers_of_partitions_are_repartitioned_to_the_larger_number() -> None:
     topics = [
-        guessed(topic_of([("m1", one) for one in documents("a")], name, partitions))
-        for name, partitions in (("x", 3), ("y", 4))
+        guessed(topic_of([("m1", one) for one in documents(value)], name, partitions))
+        for name, value, partitions in (("x", "a", 3), ("y", "b", 4))
     ]
+    proposal = compose(topics)
+    found = tomllib.loads(proposal.text)
+    assert found["topics"] == {"partitions": 4}
+    assert [(one["topic"], one.get("repartition")) for one in found["stream"]] == [("x", True), ("y", None)]
+    assert "x: it has 3 partitions instead of 4" in proposal.text
+    assert [(one.rejected, one.things) for one in try_out(proposal, topics)] == [(0, {"m1": 9})] * 2
+
+
+def test_a_topic_whose_key_is_elsewhere_gets_the_number_of_partitions_of_the_others() -> None:
+    shifted = topic_of([("line-1", one) for one in documents("a")], "x", 8)
+    topics = [guessed(shifted, key="$.host"), guessed(topic_of([("m1", one) for one in documents("b")], "y", 4))]
+    proposal = compose(topics)
+    found = tomllib.loads(proposal.text)
+    assert found["topics"] == {"partitions": 4}
+    assert [one.get("repartition") for one in found["stream"]] == [True, None]
+    assert [(one.rejected, one.things) for one in try_out(proposal, topics)] == [(0, {"m1": 9})] * 2
+
+
+def test_own_records_in_different_numbers_of_partitions_are_refused() -> None:
+    own = {"thing": "m1", "quantity": "a", "phenomenonTime": AT_MS, "result": 1, "id": "i"}
+    topics = [guessed(topic_of([("m1", own)] * 9, name, count)) for name, count in (("x", 3), ("y", 4))]
     with pytest.raises(UnusableSource, match="x has 3, y has 4"):
         compose(topics)
 
@@ -95,7 +116,8 @@ def test_a_single_stream_is_refused() -> None:
 
 def test_messages_in_the_wrong_partition_would_be_rejected() -> None:
     topics = [
-        guessed(topic_of([(f"m{number % 4}", one) for number, one in enumerate(documents("a"))], "x"), key="$.host"),
+        # A key that nearly all messages have.
+        guessed(topic_of([("m1" if at else "m2", one) for at, one in enumerate(documents("a", count=40))], "x")),
         guessed(file_of(documents("b"), "y")),
     ]
     tried, _ = try_out(compose(topics), topics)
