@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -381,6 +381,8 @@ class JoinerSettings(ServiceSettings):
 
         Its names never change, because new names would change the fingerprints of existing applications.
         """
+        streams = {stream.name: stream.semantics(self.events.time_unit) for stream in self.stream}
+        aligns = {align.name: _align_semantics(align, self.selection) for align in self.align}
         return {
             "version": SEMANTICS_VERSION,
             # Otherwise, two processes with different topics would each write half of the results.
@@ -403,31 +405,8 @@ class JoinerSettings(ServiceSettings):
                 for join in self.join
             },
             # Likewise, included only if there are any.
-            **({"streams": self._stream_semantics()} if self.stream else {}),
-            **({"aligns": {align.name: self._align_semantics(align) for align in self.align}} if self.align else {}),
-        }
-
-    def _stream_semantics(self) -> dict[str, Any]:
-        return {stream.name: stream.semantics(self.events.time_unit) for stream in self.stream}
-
-    def _align_semantics(self, align: AlignSettings) -> dict[str, Any]:
-        streams, grid = align.streams, align.grid
-        return {
-            **({} if align.driver is None else {"driver": self.selection(align.driver)}),
-            **({} if grid is None else {"grid": grid.semantics()}),
-            "lateness_ns": align.lateness,
-            "watermark_scope": align.watermark_scope,
-            "columns": {
-                name: {
-                    "stream": self.selection(streams[name]),
-                    "rule": column.rule,
-                    "tolerance_ns": column.tolerance,
-                    "lateness_ns": column.lateness,
-                    "on_missing": column.on_missing,
-                    "period": column.period,
-                }
-                for name, column in align.columns.items()
-            },
+            **({"streams": streams} if streams else {}),
+            **({"aligns": aligns} if aligns else {}),
         }
 
     def fingerprint(self) -> str:
@@ -444,3 +423,24 @@ def _functions(kind: str, given: Sequence[Mapping[str, Any]]) -> dict[str, str]:
             name = str(one.get("name"))
             functions[name if name not in functions else f"{name} ({kind}.{number})"] = one["function"]
     return functions
+
+
+def _align_semantics(align: AlignSettings, selection: Callable[[Stream], dict[str, str | None]]) -> dict[str, Any]:
+    streams, grid = align.streams, align.grid
+    return {
+        **({} if align.driver is None else {"driver": selection(align.driver)}),
+        **({} if grid is None else {"grid": grid.semantics()}),
+        "lateness_ns": align.lateness,
+        "watermark_scope": align.watermark_scope,
+        "columns": {
+            name: {
+                "stream": selection(streams[name]),
+                "rule": column.rule,
+                "tolerance_ns": column.tolerance,
+                "lateness_ns": column.lateness,
+                "on_missing": column.on_missing,
+                "period": column.period,
+            }
+            for name, column in align.columns.items()
+        },
+    }

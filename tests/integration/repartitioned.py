@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from joiner.runtime.kafka.clients import make_admin, make_consumer
+from joiner.runtime.kafka.clients import make_consumer
 from joiner.runtime.repartition.status import lag_of
 from tests.integration.joiner_application import BASE_MS, Application, application, things_over_all_units
 from tests.integration.services import DEADLINE_S, wait_until
@@ -55,13 +55,15 @@ class Repartitioned:
     def __init__(self, app: Application) -> None:
         self.app = app
         app.aligns = STREAMS.replace("{name}", app.name)
-        new = [
-            NewTopic(app.topic(topic), count, 1, config={"message.timestamp.type": "LogAppendTime"})
-            for topic, count in PARTITIONS.items()
-        ]
-        for future in app.admin().create_topics(new).values():
-            future.result()
+        self.create({})
         self._producer = Producer({"bootstrap.servers": app.bootstrap, "enable.idempotence": True})
+
+    def create(self, config: dict[str, str]) -> None:
+        """Create the topics to copy."""
+        config = {"message.timestamp.type": "LogAppendTime", **config}
+        new = [NewTopic(self.app.topic(topic), count, 1, config=config) for topic, count in PARTITIONS.items()]
+        for future in self.app.admin().create_topics(new).values():
+            future.result()
 
     def send(self, entries: list[tuple[str, bytes | None, bytes | None, int]]) -> None:
         """Write entries of `entries_of`, and wait until Kafka has them."""
@@ -88,8 +90,8 @@ class Repartitioned:
     def close(self) -> None:
         """Delete the topics."""
         settings = self.app.settings()
-        names = [*settings.repartitioned, *settings.repartitioned.values()]
-        for future in make_admin(settings.kafka).delete_topics(names, operation_timeout=DEADLINE_S).values():
+        names = [self.app.topic(topic) for topic in PARTITIONS] + list(settings.repartitioned.values())
+        for future in self.app.admin().delete_topics(names, operation_timeout=DEADLINE_S).values():
             future.exception()
 
 

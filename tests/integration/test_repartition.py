@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import ConfigResource, ResourceType
 
-from tests.integration.joiner_application import found_of
+from broker.kafka.topics import topic_facts
+from tests.integration.joiner_application import found_of, refusal
 from tests.integration.repartitioned import PARTITIONS, Repartitioned, entries_of, repartitioned
 from tests.integration.services import wait_until
 
@@ -35,3 +37,31 @@ def test_topics_with_other_keys_and_partitions_are_copied_and_joined(pipeline: R
     ]
     assert joiner.stop() == 0
     wait_until(lambda: "not running" in app.command("status").stdout, "it has left the group")
+
+
+def test_a_topic_that_does_not_exist_is_waited_for_and_its_retention_is_kept(pipeline: Repartitioned) -> None:
+    app = pipeline.app
+    settings = app.settings()
+    source, target = next(iter(settings.repartitioned.items()))
+    pipeline.close()
+    wait_until(lambda: not topic_facts(app.admin(), [*settings.repartitioned]), "the topics are deleted")
+    copier = app.start(command="repartition")
+    copier.wait_for("waiting for topics that do not exist: .*" + source)
+    assert copier.stop() == 0
+    wait_until(lambda: target in topic_facts(app.admin(), [target]), "the repartition topic exists")
+    app.admin().delete_topics([target])[target].result()
+    wait_until(lambda: not topic_facts(app.admin(), [target]), "it is deleted")
+    pipeline.create({"retention.ms": "-1"})
+    copier = app.start(command="repartition")
+    pipeline.send(entries_of(1, 50))
+    pipeline.wait_until_copied()
+    resource = ConfigResource(ResourceType.TOPIC, target)
+    assert app.admin().describe_configs([resource])[resource].result()["retention.ms"].value == "-1"
+    assert copier.stop() == 0
+
+
+def test_a_topic_with_other_partitions_is_refused_with_the_way_out(pipeline: Repartitioned) -> None:
+    app = pipeline.app
+    app.aligns = app.aligns.replace("repartition = true", "")
+    log = refusal(app)
+    assert f"topic {app.topic('orders')} has 2 partitions, but must have 3: set repartition = true" in log

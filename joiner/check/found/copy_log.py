@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from confluent_kafka import KafkaException
 
@@ -119,11 +119,12 @@ def _explaining(topic: str) -> Iterator[None]:
 
 def _origin_of(message: KafkaMessage, topic: str, partition: int) -> Origin | None:
     """Return the place of the original, or None if the message is no copy, such as a record that was put back."""
-    values = [value for name, value in message.headers() or [] if name == ORIGIN_HEADER]
+    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    values = [value for name, value in headers if name == ORIGIN_HEADER]
     if not values:
         return None
     try:
-        return decode_origin(values[0] if isinstance(values[0], bytes) else b"")
+        return decode_origin(values[0] or b"")
     except ValueError as error:
         where = f"{topic} partition {partition} offset {message.offset()}"
         fault = f"the header {ORIGIN_HEADER} of {where}: {error}"

@@ -23,6 +23,7 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, within
 from joiner.runtime.repartition.merging import Part, merged_order
 from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.decoding.messages import Messages
 
 TRANSACTION_S: Final = 10.0
 """How long a transaction may take. Messages after an open one are not read, so that nobody waits longer for a process
@@ -95,14 +96,11 @@ class CopyWriter:
         """Copy the messages of several partitions in the order of their times, and in order within a partition."""
         if not parts:
             return
-        columns = []
-        for _, _, messages in parts:
-            keys = [None] * len(messages) if messages.key is None else messages.key.each()
-            columns.append((messages.offset.tolist(), messages.append_ms.tolist(), keys, messages.values()))
+        columns = [_columns(part.messages) for part in parts]
         for number, row in merged_order(parts):
             topic, source, _ = parts[number]
-            offset, at_ms, key, value = (column[row] for column in columns[number])
-            self._copy_one(Origin(topic, source, offset), at_ms, key, value)
+            offsets, times_ms, keys, values = columns[number]
+            self._copy_one(Origin(topic, source, offsets[row]), times_ms[row], keys[row], values[row])
 
     def _copy_one(self, origin: Origin, at_ms: int, source_key: bytes | None, value: bytes | None) -> None:
         thing = self._mappings[origin.topic].thing_of(value, source_key)
@@ -111,7 +109,8 @@ class CopyWriter:
         if thing is not None:
             key = thing.encode()
             partition = self._partition_of(key, self._count)
-        target, headers = self._targets[origin.topic], [(ORIGIN_HEADER, encode_origin(origin))]
+        target = self._targets[origin.topic]
+        headers: list[tuple[str, str | bytes | None]] = [(ORIGIN_HEADER, encode_origin(origin))]
         while True:
             try:
                 # With the timestamp 0, the client would use the current time.
@@ -120,3 +119,9 @@ class CopyWriter:
                 self._producer.poll(_FULL_WAIT_S)
             else:
                 return
+
+
+def _columns(messages: Messages) -> tuple[list[int], list[int], Sequence[bytes | None], list[bytes | None]]:
+    """Return the offsets, times, keys and values of messages as lists."""
+    keys: Sequence[bytes | None] = [None] * len(messages) if messages.key is None else messages.key.each()
+    return messages.offset.tolist(), messages.append_ms.tolist(), keys, messages.values()

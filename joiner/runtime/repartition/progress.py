@@ -37,9 +37,12 @@ def encode_progress(progress: Progress) -> str:
     return msgspec.json.encode(progress).decode()
 
 
+_notes: Final = msgspec.json.Decoder(Progress)
+
+
 def decode_progress(note: str | None) -> Progress | None:
     """Return what a note says, or None if there is none or another program has written it."""
     try:
-        return msgspec.json.decode(note or "", type=Progress)
+        return _notes.decode(note or "")
     except (msgspec.DecodeError, UnicodeEncodeError):
         return None

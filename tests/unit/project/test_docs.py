@@ -189,7 +189,7 @@ CHANGED: Final[dict[str, dict[str, Any]]] = {
     },
     "stream": {
         "name": "y", "topic": "other", "key": "$.l", "time": "kafka.timestamp", "time_unit": "s", "value": "$.w",
-        "id": "$.i", "where": "$.w",
+        "id": "$.i", "where": "$.w", "repartition": True,
     },
 }  # fmt: skip
 

@@ -66,6 +66,8 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         ),
         "docs/formats.md": (
             *(
+                "of 0 or less become 1 ms",
+                "A message can have up to 32 MiB",
                 "64 KiB (65536 bytes)",
                 "65536 rows and as many",
                 "16 MiB (16777216 bytes)",
@@ -103,9 +105,10 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             ),
             *("reclaims the unit after 5 s", "it checks every 2 s", "the source's after 5 s"),
         ),
-        "docs/operations.md": ("more than 80% of", "at 100% the unit stops"),
+        "docs/operations.md": ("more than 80% of", "at 100% the unit stops", "at intervals of up to 10 s"),
         "docs/recovery.md": (
             *(
+                "rolls back within 10 s",
                 "a snapshot of at most 8 MiB",
                 "A snapshot over 8 MiB",
                 "within the time limit of 2.5 to 3 s",

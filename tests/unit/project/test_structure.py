@@ -39,7 +39,7 @@ MANY_PARAMETERS: Final = {
     "tests/property/test_amplification.py test_bytes_to_kafka_are_linear_in_bytes_from_mqtt": "Hypothesis draws each",
 }
 
-RUNTIME: Final = ("task", "kafka", "ownership", "membership", "migration", "telemetry", "runners")
+RUNTIME: Final = ("task", "kafka", "repartition", "ownership", "membership", "migration", "telemetry", "runners")
 """Each may import those before it, except that `telemetry` may not import `migration`."""
 
 

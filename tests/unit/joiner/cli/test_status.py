@@ -28,6 +28,7 @@ from joiner.runtime.membership.status.tables import WIDTH, lines_of
 from joiner.runtime.model import RESET_RUN, AlignSummary, Checkpoint, JoinSummary, OnTheWay, decode_checkpoint, encode
 from joiner.runtime.ownership.claim import _owned
 from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.repartition.status import RepartitionStatus
 from tests.manual_clock import ManualClock
 from tests.simulation.memory_clients import encode_assignment
 from tests.unit.joiner.runtime.joiner_inputs import DATA, GAP, POWER, make_settings
@@ -298,3 +299,20 @@ def test_a_unit_that_goes_to_another_process_is_not_said_to_be_stopped() -> None
     process.turn("speed", "torque")
     process.loop.give_back([0], lost=False)
     assert process.transactions.written[-1].stopped is False
+
+
+def test_repartitioning_is_shown_with_who_does_it_and_how_far_it_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = shown(monkeypatch, make_checkpoint(unit=0))
+    entries = [
+        RepartitionStatus("plant", "lsb.plant.repartition", ["one", "two"], 7),
+        RepartitionStatus("lab", "lsb.lab.repartition", [], 0),
+        RepartitionStatus("gone", "lsb.gone.repartition", None, None),
+    ]
+    lines = lines_of(msgspec.structs.replace(found, repartition=entries))
+    begin = lines.index(next(line for line in lines if line.startswith("repartitioned")))
+    assert [line.split() for line in lines[begin + 1 : begin + 4]] == [
+        ["plant", "one", "two", "7", "lsb.plant.repartition"],
+        ["lab", "not", "running", "0", "lsb.lab.repartition"],
+        ["gone", "not", "known", "no", "such", "topic", "lsb.gone.repartition"],
+    ]
+    assert not found.repartition

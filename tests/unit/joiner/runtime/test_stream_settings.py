@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from joiner.runtime.kafka.topics import application_topics
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
 SPEED: dict[str, Any] = {"name": "speed", "topic": "plant", "key": "$.id", "time": "$.ts", "value": "$.rpm"}
 TORQUE: dict[str, Any] = {**SPEED, "name": "torque", "value": "$.nm"}
+COPIED = SPEED | {"repartition": True}
 
 
 def test_a_join_names_a_stream_and_reads_its_topic() -> None:
@@ -36,6 +38,18 @@ def test_a_join_names_a_stream_and_reads_its_topic() -> None:
         ({"stream": [SPEED | {"time": "kafka.timestamp", "id": "$.id"}]}, "cannot be combined with an id"),
         ({"stream": [SPEED | {"time": "kafka.timestamp", "time_unit": "s"}]}, "time_unit is for times in messages"),
         ({"stream": [SPEED | {"time": "kafka.time"}]}, "a path starts with $"),
+        ({"stream": [SPEED | {"key": "kafka.header"}]}, "a path starts with $"),
+        ({"stream": [COPIED, TORQUE | {"repartition": True, "key": "$.other"}]}, "different keys ($.id, $.other)"),
+        (
+            {"stream": [COPIED | {"topic": "plant" * 29}], "application": {"name": "a" * 99}},
+            "more than 249 characters",
+        ),
+        ({"stream": [COPIED | {"topic": "machine.out"}]}, "'machine.out' is both read and written"),
+        (
+            {"stream": [COPIED], "topics": {"out": "lsb.plant.repartition"}},
+            "'lsb.plant.repartition' is both read and written",
+        ),
+        ({"stream": [COPIED | {"topic": "machine_out"}]}, "differ only in '.' and '_'"),
         ({"stream": [SPEED | {"value": "$.a.*"}]}, "is not a path at '.*'"),
         ({"stream": [SPEED | {"where": "$.a = 1"}]}, "is not a condition at '= 1'"),
         ({"stream": [SPEED | {"unit": "ms"}]}, "unit"),
@@ -97,6 +111,49 @@ def test_keys_are_read_only_of_the_topics_that_need_them() -> None:
     lab = TORQUE | {"topic": "lab", "key": "kafka.key"}
     assert make_settings(stream=[SPEED, TORQUE]).keyed_topics == frozenset()
     assert make_settings(stream=[SPEED, lab]).keyed_topics == {"lab"}
+
+
+def test_the_joiner_reads_the_copy_of_a_topic_that_is_repartitioned() -> None:
+    both = [COPIED, TORQUE | {"repartition": True}]
+    settings = make_settings(stream=both, application={"name": "app"})
+    copy = "app.plant.repartition"
+    assert settings.input_topics == [copy]
+    assert settings.repartitioned == {"plant": copy}
+    assert [stream.name for stream in settings.mapped_streams(copy)] == ["speed", "torque"]
+    assert settings.mapped_streams("plant") == []
+    assert settings.selection(settings.join[0].left) == {"topic": copy, "quantity": "speed"}
+    assert make_settings(stream=[stream | {"key": "kafka.key"} for stream in both]).keyed_topics == {
+        "lsb.plant.repartition"
+    }
+
+
+def test_a_stream_that_is_repartitioned_can_be_selected_by_its_own_topic() -> None:
+    join = {"name": "j", "left": {"topic": "plant", "quantity": "speed"}, "right": "torque", "output": "o"}
+    settings = make_settings(join, stream=[COPIED, TORQUE | {"topic": "lab"}])
+    assert settings.selection(settings.join[0].left) == {"topic": "lsb.plant.repartition", "quantity": "speed"}
+    with pytest.raises(ValidationError, match="select such a stream by name instead of the whole topic"):
+        make_settings(join | {"left": {"topic": "lsb.plant.repartition"}}, stream=[COPIED, TORQUE | {"topic": "lab"}])
+
+
+def test_a_key_that_all_messages_have_is_allowed_if_they_are_repartitioned() -> None:
+    make_settings(stream=[COPIED | {"key": "'x'"}], partitions=2)
+
+
+def test_repartitioning_changes_the_fingerprint_and_its_absence_does_not() -> None:
+    plain = make_settings(stream=[SPEED])
+    assert plain.fingerprint() != make_settings(stream=[COPIED]).fingerprint()
+    assert "repartition" not in plain.semantics()["streams"]["speed"]
+
+
+def test_the_topics_to_create_are_the_copies_and_other_topics_say_how_to_get_one() -> None:
+    settings = make_settings(stream=[COPIED, TORQUE | {"topic": "lab"}], partitions=4)
+    specs = {spec.name: spec for spec in application_topics(settings)}
+    assert "plant" not in specs
+    copy = specs["lsb.plant.repartition"]
+    assert (copy.partitions, copy.copy_of) == (4, "plant")
+    assert copy.required == {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
+    assert "repartition = true" in (specs["lab"].remedy or "")
+    assert specs["machine.out"].remedy is None
 
 
 def test_the_order_of_the_sections_does_not_matter() -> None:

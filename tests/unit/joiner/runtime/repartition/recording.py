@@ -65,7 +65,7 @@ class RecordingProducer:
         """See the client."""
         self._act("commit")
         self.committed += self._open
-        self.offsets |= {(at.topic, at.partition): (at.offset, at.metadata) for at in self._sent}
+        self.offsets |= {(at.topic, at.partition): (at.offset, at.metadata or "") for at in self._sent}
 
     def abort_transaction(self, _timeout: float) -> None:
         """See the client."""
