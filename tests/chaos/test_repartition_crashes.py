@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -41,7 +42,7 @@ def pipeline(plain_kafka: str, tmp_path: Path) -> Iterator[Repartitioned]:
 @pytest.mark.parametrize("seed", seeds())
 def test_every_message_is_copied_and_joined_once_whatever_dies(pipeline: Repartitioned, seed: int) -> None:
     draw, app = random.Random(f"repartition {seed}"), pipeline.app
-    entries = entries_of(seed, KILLS * PIECES_MAX * PIECE)
+    entries = entries_of(seed, (KILLS + 1) * PIECES_MAX * PIECE)
     sent = 0
     running: dict[str, Joiner] = {name: app.start(instance=name, command=command) for name, command in COMMANDS.items()}
     for number in range(KILLS):
@@ -57,6 +58,17 @@ def test_every_message_is_copied_and_joined_once_whatever_dies(pipeline: Reparti
         _log.warning("seed %s: after %s messages, %s is killed", seed, sent, name)
         running[name].kill()
         running[name] = app.start(instance=name, command=COMMANDS[name])
+    # A frozen process loses its partitions while it may have a transaction open, and then wants to commit it.
+    name = draw.choice(["two", "three"])
+    pipeline.send(entries[sent : sent + PIECE])
+    sent += PIECE
+    running[name].process.send_signal(signal.SIGSTOP)
+    pipeline.send(entries[sent : sent + PIECE])
+    sent += PIECE
+    pipeline.wait_until_copied()
+    running[name].process.send_signal(signal.SIGCONT)
+    pipeline.send(entries[sent : sent + PIECE])
+    sent += PIECE
     findings = pipeline.finish()
     assert sum(found_of(findings, "copies", app.topic(topic)) for topic in PARTITIONS) == sent
     assert found_of(findings, "results", "power") + found_of(findings, "results", "gap") > 0

@@ -40,7 +40,7 @@ where = "$.type == 'spindle' && $.spindle.torque"
 [[stream]]
 name = "command"
 topic = "{name}.orders"
-key = "$.payload.after.machine"
+key = "kafka.key"
 time = "$.payload.after.at"
 time_unit = "us"
 value = "$.payload.after.rpm"
