@@ -26,11 +26,12 @@ Place = tuple[str, int]
 PATIENCE_S: Final = 5.0
 """How long to wait for a partition that delivers nothing and has not been read to its end."""
 
-HELD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The approximate size of the messages that are held back, shared equally by the partitions."""
+HELD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The approximate size of the messages that are held back, shared equally by the partitions. They may all be released
+at once, so this also limits the size of a transaction, which has to end in time."""
 
-_MESSAGE_BYTES: Final = 100
-"""What a message occupies in addition to its value."""
+_MESSAGE_BYTES: Final = 1_000
+"""What a message counts in addition to its value, so that the number of messages is limited as well."""
 
 
 class Part(NamedTuple):
