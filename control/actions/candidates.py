@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.partitioner import partition_of
 from broker.wire.records import Unreadable, Watermark, decode_data
 from control.facts.dead_letters import describe, whole_value
 from joiner.mapping.reading import MappedTopic
@@ -41,14 +42,26 @@ def candidate_of(settings: JoinerSettings, message: Message, value: bytes | None
     given = whole_value(content) if value is None else value
     if given is None:
         return f"it contains only part of its record's {content.length} bytes: give a corrected value"
+    partition = _partition_for(settings, content.topic, given, message.key(), content.partition)
     try:
-        thing = check_record(settings, content.topic, content.partition, given, at_ms, message.key())
+        thing = check_record(settings, content.topic, partition, given, at_ms, message.key())
     except Unreadable as error:
         if value is not None:
             return f"the corrected value would be rejected: {error}"
         return f"the record would be rejected again: {error}; fix the cause, or give a corrected value"
     # The joiner's dead letters have no key. A record's key is its thing.
-    return Candidate(content.topic, content.partition, message.key() or thing.encode(), given, content.id)
+    return Candidate(content.topic, partition, message.key() or thing.encode(), given, content.id)
+
+
+def _partition_for(settings: JoinerSettings, topic: str, value: bytes, key: bytes | None, before: int) -> int:
+    """Return the partition in which a record belongs. ``before``: the one that it was in.
+
+    In a repartition topic, a message whose key could not be read is in any partition.
+    """
+    if topic not in settings.repartitioned.values():
+        return before
+    thing = MappedTopic(settings.mapped_streams(topic), settings.events.time_unit).thing_of(value, key)
+    return before if thing is None else partition_of(thing.encode(), settings.topics.partitions)
 
 
 def _what_is_lost(settings: JoinerSettings, topic: str, key: bytes | None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.partitioner import partition_of
 from broker.wire.records import RECORD_BYTES_MAX, Unreadable
 from control.actions.candidates import Candidate, candidate_of, check_record
 from tests.unit.control.letters_made import NOW_MS, letter_text, message, record_text
@@ -105,3 +106,21 @@ def test_a_message_whose_time_is_that_of_its_arrival_is_not_put_back() -> None:
     refused = candidate_of(settings, message(letter_text(value, topic="plant")), value, NOW_MS)
     assert isinstance(refused, str)
     assert "second arrival" in refused
+
+
+def test_a_message_whose_key_only_kafka_knew_is_not_put_back() -> None:
+    settings = make_settings(partitions=2, stream=[PLANT | {"key": "kafka.key"}])
+    value = json.dumps({"ts": NOW_MS, "rpm": 5}).encode()
+    refused = candidate_of(settings, message(letter_text(value, topic="plant")), value, NOW_MS)
+    assert isinstance(refused, str)
+    assert "dead letters do not contain keys" in refused
+
+
+def test_a_corrected_message_is_put_into_the_partition_of_its_key_if_its_topic_is_repartitioned() -> None:
+    settings = make_settings(partitions=2, stream=[PLANT | {"repartition": True}])
+    copy = "lsb.plant.repartition"
+    for thing in ("m1", "m2", "m3", "m4"):
+        value = json.dumps({"id": thing, "ts": NOW_MS, "rpm": 5}).encode()
+        found = candidate_of(settings, message(letter_text(b"{}", topic=copy)), value, NOW_MS)
+        assert isinstance(found, Candidate)
+        assert (found.topic, found.partition) == (copy, partition_of(thing.encode(), 2))
