@@ -8,6 +8,7 @@ from broker.wire.records import Unreadable, Watermark, decode_data
 from control.facts.dead_letters import describe, whole_value
 from joiner.mapping.reading import MappedTopic
 from joiner.mapping.settings import KAFKA_TIMESTAMP
+from joiner.runtime.registry import schemas_of
 from joiner.runtime.task.decoding.factory import make_decoder
 from joiner.runtime.task.decoding.keys import Keys
 from joiner.runtime.task.decoding.messages import Messages
@@ -56,10 +57,12 @@ def candidate_of(settings: JoinerSettings, message: Message, value: bytes | None
 def check_record(settings: JoinerSettings, topic: str, partition: int, value: bytes, at_ms: int) -> str:
     """Return the thing of a record that the joiner would accept if it arrived at ``at_ms`` (since the epoch).
 
-    Raises `Unreadable`, with the reason, if the joiner would reject or ignore it.
+    Raises `Unreadable`, with the reason, if the joiner would reject or ignore it, and `UnitStopped` if its schema is
+    not available.
     """
     if streams := settings.mapped_streams(topic):
-        things = [one.record.thing for one in MappedTopic(streams, settings.events.time_unit).read(value, 0, at_ms)]
+        mapped = MappedTopic(streams, settings.events.time_unit, schemas_of(settings))
+        things = [one.record.thing for one in mapped.read(value, 0, at_ms)]
         if not things:
             message = f"it belongs to none of the streams that are read from {topic}"
             raise Unreadable(message)
@@ -69,7 +72,8 @@ def check_record(settings: JoinerSettings, topic: str, partition: int, value: by
         if isinstance(content, Watermark):
             raise Unreadable("it is a watermark, which a later one replaces")
         thing, quantity = content.thing, content.quantity
-    decoder = make_decoder(settings, topic, partition, Keys(partition, settings.topics.partitions))
+    keys = Keys(partition, settings.topics.partitions)
+    decoder = make_decoder(settings, topic, partition, keys, schemas_of(settings))
     found = decoder.decode(Messages.of([0], [at_ms], [value]))
     if found.rejected:
         raise Unreadable(found.rejected[0].reason)

@@ -33,7 +33,7 @@ from broker.settings import (
 from broker.times import parse_duration
 from joiner.functions import load_all
 from joiner.mapping.conditions import parse_literal
-from joiner.mapping.settings import StreamSettings
+from joiner.mapping.settings import RegistrySettings, StreamSettings, mistakes_of_formats
 from joiner.operators import (
     NAME_LENGTH_MAX,
     AlignSettings,
@@ -184,6 +184,7 @@ class JoinerSettings(ServiceSettings):
     join: list[JoinSettings] = Field(default_factory=list)
     align: list[AlignSettings] = Field(default_factory=list)
     stream: list[StreamSettings] = Field(default_factory=list)
+    registry: RegistrySettings = RegistrySettings()
 
     @model_validator(mode="after")
     def _operators_fit_together(self) -> Self:
@@ -242,6 +243,7 @@ class JoinerSettings(ServiceSettings):
                 f"a [[stream]] cannot be in topics.data ({self.topics.data!r}), which has records of the pipeline's "
                 "own form: set topics.data to another topic"
             )
+        mistakes += mistakes_of_formats(self.stream, self.registry)
         if self.stream and self.topics.has_rows:
             mistakes.append("topics.data_format is 'arrow', which cannot be combined with a [[stream]]")
         return mistakes
@@ -296,6 +298,11 @@ class JoinerSettings(ServiceSettings):
     def mapped_streams(self, topic: str) -> list[StreamSettings]:
         """Return the mapped streams of a topic by name, so that the order of the sections does not matter."""
         return sorted((stream for stream in self.stream if stream.topic == topic), key=lambda stream: stream.name)
+
+    @property
+    def needs_registry(self) -> bool:
+        """Whether messages can be decoded only with schemas from the registry."""
+        return any(stream.needs_registry for stream in self.stream)
 
     def _selections(self) -> list[dict[str, str | None]]:
         return [self.selection(stream) for operator in self.operators for stream in operator.streams.values()]

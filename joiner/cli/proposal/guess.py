@@ -22,7 +22,7 @@ from joiner.cli.proposal.times import (
 )
 from joiner.cli.proposal.values import StreamGuess, streams_of
 from joiner.mapping.conditions import parse_literal
-from joiner.mapping.reading import decode_document
+from joiner.mapping.documents import decode_document
 from joiner.mapping.settings import KAFKA_TIMESTAMP
 
 _OWN_FIELDS: Final = frozenset({"thing", "quantity", "phenomenonTime", "result", "id"})
