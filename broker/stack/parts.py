@@ -6,6 +6,7 @@ created next to its destination and moved into place atomically. Once everything
 - Kafka and HiveMQ (the MQTT broker) are jars. They are downloaded with the Ivy that ships with pyspark, so Maven is not
   needed. Jars from a registry are code that runs on this machine, so they are verified against the hashes in
   templates/.
+- The schema registry (Apicurio Registry), which only tests use, is an archive. It is downloaded and verified likewise.
 - InfluxDB 1.8 is built with Go, which verifies the checksums of its downloads.
 
 ``servers`` starts the programs. This module does not configure any package source: each tool uses its own settings.
@@ -22,6 +23,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tarfile
 import tempfile
 import threading
 import time
@@ -55,10 +57,29 @@ _SPARK_KAFKA_DEPENDENCIES: Final = (
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
     ("org.apache.commons", "commons-pool2", "2.13.1"),
 )
+REGISTRY_VERSION: Final = "3.3.3"
+
+_REGISTRY: Final = ("io.apicurio", "apicurio-registry-app", REGISTRY_VERSION)
+_REGISTRY_MODULE: Final = """\
+<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+  <info organisation="local" module="registry"/>
+  <dependencies>
+    <dependency org="{0}" name="{1}" rev="{2}" transitive="false">
+      <artifact name="{1}" type="tar.gz" ext="tar.gz" m:classifier="all"/>
+    </dependency>
+  </dependencies>
+</ivy-module>
+"""
+"""Asks Ivy for an archive, which has a classifier. A command line can name only jars without one."""
+
 INFLUXDB_VERSION: Final = "1.8.10"
 
 _JAVA_MIN: Final = 17
 """Kafka 4 requires Java 17; HiveMQ requires Java 11."""
+
+_REGISTRY_JAVA_MIN: Final = 21
+_JAVA_FOLDERS: Final = Path("/usr/lib/jvm")
+"""Where Linux distributions install several versions of Java side by side."""
 
 _COMMAND_DEADLINE_S: Final = 900.0
 """Deadline for a command. Some, such as downloads, take minutes. A command that takes longer is assumed to hang."""
@@ -117,6 +138,35 @@ class Parts:
         notice = "spark     downloading Spark's Kafka connector (10 MB)"
         return self.jars("spark-kafka", _SPARK_KAFKA_DEPENDENCIES, _sums("spark-kafka"), notice)
 
+    def registry_java(self) -> str | None:
+        """Return the path of a java command that is new enough for the schema registry, or None if there is none."""
+        found = [self.java(), *(str(one) for one in sorted(_JAVA_FOLDERS.glob("*/bin/java")))]
+        versions = ((java, _java_version(java)) for java in dict.fromkeys(found) if java is not None)
+        return next((java for java, version in versions if version is not None and version >= _REGISTRY_JAVA_MIN), None)
+
+    def problem_registry(self) -> str | None:
+        """Return why the schema registry cannot start on this machine and how to fix that, or None if it can start."""
+        if self.registry_java() is None:
+            return f"the schema registry needs Java {_REGISTRY_JAVA_MIN} or newer: install it, or set JAVA_HOME"
+        return self._problem_java(self._registry_folder)
+
+    def registry(self) -> Path:
+        """Return the folder with the schema registry's program. Download it if it is missing."""
+        place = self._registry_folder
+        with self._once(place) as draft:
+            if draft is not None:
+                self._say(f"registry  downloading Apicurio Registry {REGISTRY_VERSION} (158 MB, about a minute)")
+                module = draft / "ivy.xml"
+                module.write_text(_REGISTRY_MODULE.format(*_REGISTRY))
+                self._retrieve(place.name, draft, [], ["-ivy", str(module)])
+                check_hashes(draft / "jars", _sums(place.name))
+                shutil.rmtree(draft / "ivy", ignore_errors=True)
+                for archive in (draft / "jars").iterdir():
+                    with tarfile.open(archive) as opened:
+                        opened.extractall(draft / "app", filter="data")
+                shutil.rmtree(draft / "jars")
+        return place / "app"
+
     def jars(self, name: str, dependencies: Sequence[Sequence[str]], sums: Path, notice: str) -> Path:
         """Return the folder with exactly the jars listed in ``dependencies``. Download them if they are missing.
 
@@ -139,6 +189,10 @@ class Parts:
     @property
     def _kafka_folder(self) -> Path:
         return self.folder / f"kafka-{KAFKA_VERSION}-log4j"
+
+    @property
+    def _registry_folder(self) -> Path:
+        return self.folder / f"apicurio-registry-{REGISTRY_VERSION}"
 
     @property
     def _hivemq_folder(self) -> Path:
@@ -174,18 +228,23 @@ class Parts:
 
     def _fetch_jars(self, part: str, draft: Path, dependencies: Sequence[Sequence[str]], *options: str) -> None:
         """Use Ivy to download the jars of ``dependencies`` to the ``jars`` folder in ``draft``."""
+        # Some jars, such as zstd-jni, have the type bundle.
+        for dependency in dependencies:
+            asked = [*options, "-dependency", *dependency]
+            self._retrieve(part, draft, ["-types", "jar", "bundle"], asked)
+        shutil.rmtree(draft / "ivy", ignore_errors=True)
+
+    def _retrieve(self, part: str, draft: Path, types: Sequence[str], asked: Sequence[str]) -> None:
+        """Use Ivy to download what is ``asked`` for to the ``jars`` folder in ``draft``."""
         ivy, java = _find_ivy(), self.java()
         if ivy is None or java is None:
             raise StackError(f"{part}: {'java is missing' if java is None else describe_missing('pyspark', 'spark')}")
-        for dependency in dependencies:
-            command = [
-                *(java, "-jar", str(ivy), "-cache", str(draft / "ivy"), *options, "-dependency", *dependency),
-                *("-retrieve", f"{draft / 'jars'}/[artifact]-[revision](-[classifier]).[ext]"),
-                # Some jars, such as zstd-jni, have the type bundle.
-                *("-confs", "default", "-types", "jar", "bundle"),
-            ]
-            self.run(part, command)
-        shutil.rmtree(draft / "ivy", ignore_errors=True)
+        command = [
+            *(java, "-jar", str(ivy), "-cache", str(draft / "ivy"), *asked),
+            *("-retrieve", f"{draft / 'jars'}/[artifact]-[revision](-[classifier]).[ext]"),
+            *("-confs", "default", *types),
+        ]
+        self.run(part, command)
 
     def _build(self, server: str, program: str, module: str, length: str) -> Path:
         place = self._built_folder(program)

@@ -6,6 +6,7 @@ stops the unit until it is: nothing is guessed. All units of a process share wha
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections.abc import Callable
@@ -130,6 +131,7 @@ class RegistryClient:
         self._settings = settings
         self._client: Any = None
         self._fetches = 0
+        atexit.register(self._close)
 
     def fetch(self, schema_id: int) -> RegisteredSchema | None:
         """See `Fetch`."""

@@ -223,12 +223,17 @@ def read_words(texts: StringColumn, size: int) -> Ints:
 
 
 _CONTINUES, _SEVEN_BITS, _MULTIBYTE = 0x80, 0x7F, 0x80
-_QUOTE, _BACKSLASH, _SPACE, _DELETE = b'"\\ \x7f'
+_PLAIN: Final = np.array(
+    [chr(byte).isascii() and chr(byte).isprintable() and byte not in b'"\\' for byte in range(256)]
+)
+"""Which bytes are printable ASCII that needs no escapes in JSON."""
 
 
 @compiled()
 def _varint_end(data: Bytes, at: int, stop: int, bits: int) -> int:
     """Return the position after the integer at ``at``, or `_MISSING` if it is invalid."""
+    if at < stop and data[at] < _CONTINUES:
+        return at + 1
     stop = min(stop, at + _VARINT_BYTES_MAX)
     begin, found = at, np.uint64(0)
     while at < stop:
@@ -245,6 +250,9 @@ def _varint_end(data: Bytes, at: int, stop: int, bits: int) -> int:
 @compiled()
 def _long_at(data: Bytes, at: int) -> int:
     """Return the valid integer at ``at``."""
+    first = np.int64(data[at])
+    if first < _CONTINUES:
+        return (first >> 1) ^ -(first & 1)
     found, shift = np.uint64(0), 0
     while True:
         byte = data[at]
@@ -282,10 +290,8 @@ def _is_utf8(data: Bytes, at: int, stop: int) -> bool:
 
 @compiled()
 def _is_plain(data: Bytes, at: int, stop: int) -> bool:
-    """Return whether a string is printable ASCII that needs no escapes in JSON."""
-    for place in range(at, stop):
-        byte = data[place]
-        if byte < _SPACE or byte >= _DELETE or byte in (_QUOTE, _BACKSLASH):
+    for place in range(at, stop):  # noqa: SIM110 - compiled
+        if not _PLAIN[data[place]]:
             return False
     return True
 
