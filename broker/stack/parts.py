@@ -57,12 +57,9 @@ _SPARK_KAFKA_DEPENDENCIES: Final = (
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
     ("org.apache.commons", "commons-pool2", "2.13.1"),
 )
-REGISTRY_VERSION: Final = "3.3.3"
-
-_REGISTRY: Final = ("io.apicurio", "apicurio-registry-app", REGISTRY_VERSION)
-_REGISTRY_MODULE: Final = """\
+_ARCHIVE_MODULE: Final = """\
 <ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
-  <info organisation="local" module="registry"/>
+  <info organisation="local" module="archive"/>
   <dependencies>
     <dependency org="{0}" name="{1}" rev="{2}" transitive="false">
       <artifact name="{1}" type="tar.gz" ext="tar.gz" m:classifier="all"/>
@@ -76,10 +73,6 @@ INFLUXDB_VERSION: Final = "1.8.10"
 
 _JAVA_MIN: Final = 17
 """Kafka 4 requires Java 17; HiveMQ requires Java 11."""
-
-_REGISTRY_JAVA_MIN: Final = 21
-_JAVA_FOLDERS: Final = Path("/usr/lib/jvm")
-"""Where Linux distributions install several versions of Java side by side."""
 
 _COMMAND_DEADLINE_S: Final = 900.0
 """Deadline for a command. Some, such as downloads, take minutes. A command that takes longer is assumed to hang."""
@@ -107,11 +100,11 @@ class Parts:
         """Return why Kafka cannot start on this machine and how to fix that, or None if it can start."""
         if importlib.util.find_spec("confluent_kafka") is None:
             return describe_missing("confluent_kafka", "spark")
-        return self._problem_java(self._kafka_folder)
+        return self.problem_java(self._kafka_folder)
 
     def problem_mqtt(self) -> str | None:
         """Return why the MQTT broker cannot start on this machine and how to fix that, or None if it can start."""
-        return self._problem_java(self._hivemq_folder)
+        return self.problem_java(self._hivemq_folder)
 
     def problem_influxdb(self) -> str | None:
         """Return why InfluxDB cannot start on this machine and how to fix that, or None if it can start."""
@@ -138,29 +131,20 @@ class Parts:
         notice = "spark     downloading Spark's Kafka connector (10 MB)"
         return self.jars("spark-kafka", _SPARK_KAFKA_DEPENDENCIES, _sums("spark-kafka"), notice)
 
-    def registry_java(self) -> str | None:
-        """Return the path of a java command that is new enough for the schema registry, or None if there is none."""
-        found = [self.java(), *(str(one) for one in sorted(_JAVA_FOLDERS.glob("*/bin/java")))]
-        versions = ((java, _java_version(java)) for java in dict.fromkeys(found) if java is not None)
-        return next((java for java, version in versions if version is not None and version >= _REGISTRY_JAVA_MIN), None)
+    def archive(self, part: str, dependency: Sequence[str], notice: str) -> Path:
+        """Return the folder with the content of an archive, a ``tar.gz`` with the classifier ``all``.
 
-    def problem_registry(self) -> str | None:
-        """Return why the schema registry cannot start on this machine and how to fix that, or None if it can start."""
-        if self.registry_java() is None:
-            return f"the schema registry needs Java {_REGISTRY_JAVA_MIN} or newer: install it, or set JAVA_HOME"
-        return self._problem_java(self._registry_folder)
-
-    def registry(self) -> Path:
-        """Return the folder with the schema registry's program. Download it if it is missing."""
-        place = self._registry_folder
+        It is downloaded if it is missing, and verified against the hash in the template for ``part``.
+        """
+        place = self.folder / part
         with self._once(place) as draft:
             if draft is not None:
-                self._say(f"registry  downloading Apicurio Registry {REGISTRY_VERSION} (158 MB, about a minute)")
+                self._say(notice)
                 module = draft / "ivy.xml"
-                module.write_text(_REGISTRY_MODULE.format(*_REGISTRY))
-                self._retrieve(place.name, draft, [], ["-ivy", str(module)])
-                check_hashes(draft / "jars", _sums(place.name))
+                module.write_text(_ARCHIVE_MODULE.format(*dependency))
+                self._retrieve(part, draft, [], ["-ivy", str(module)])
                 shutil.rmtree(draft / "ivy", ignore_errors=True)
+                check_hashes(draft / "jars", _sums(part))
                 for archive in (draft / "jars").iterdir():
                     with tarfile.open(archive) as opened:
                         opened.extractall(draft / "app", filter="data")
@@ -191,25 +175,22 @@ class Parts:
         return self.folder / f"kafka-{KAFKA_VERSION}-log4j"
 
     @property
-    def _registry_folder(self) -> Path:
-        return self.folder / f"apicurio-registry-{REGISTRY_VERSION}"
-
-    @property
     def _hivemq_folder(self) -> Path:
         return self.folder / f"hivemq-{HIVEMQ_VERSION}"
 
     def _built_folder(self, program: str) -> Path:
         return self.folder / _BUILT_FOLDERS[program]
 
-    def _problem_java(self, jars: Path) -> str | None:
+    def problem_java(self, program: Path) -> str | None:
+        """Return why a Java program cannot be started or downloaded to a folder, or None if it can."""
         java = self.java()
         remedy = "on Debian and Ubuntu: apt-get install openjdk-17-jre-headless; or set JAVA_HOME"
         if java is None:
             return f"java is missing (Kafka and the MQTT broker need version {_JAVA_MIN} or newer); {remedy}"
-        version = _java_version(java)
+        version = java_version(java)
         if version is not None and version < _JAVA_MIN:
             return f"{java} is Java {version}, but Kafka and the MQTT broker need Java {_JAVA_MIN} or newer; {remedy}"
-        if not jars.is_dir() and _find_ivy() is None:
+        if not program.is_dir() and _find_ivy() is None:
             return f"{describe_missing('pyspark', 'spark')}; its Ivy downloads Kafka and the MQTT broker"
         return None
 
@@ -400,7 +381,8 @@ def _find_ivy() -> Path | None:
     return next(iter(sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))), None)
 
 
-def _java_version(java: str) -> int | None:
+def java_version(java: str) -> int | None:
+    """Return the major version of a java command, or None if it is unknown."""
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=20)
     match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     return int(match.group(1)) if match else None

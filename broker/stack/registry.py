@@ -5,11 +5,20 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar, Final
 
 from broker.stack.errors import StackError
+from broker.stack.parts import java_version
 from broker.stack.ports import LOOPBACK
 from broker.stack.servers import Server
+
+REGISTRY_VERSION: Final = "3.3.3"
+
+_PART: Final = f"apicurio-registry-{REGISTRY_VERSION}"
+_JAVA_MIN: Final = 21
+_JAVA_FOLDERS: Final = Path("/usr/lib/jvm")
+"""Where Linux distributions install several versions of Java side by side."""
 
 _PROBE_TIMEOUT_S: Final = 2.0
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -35,11 +44,23 @@ class Registry(Server):
 
     def problem(self) -> str | None:
         """See `Server`."""
-        return self._parts.problem_registry()
+        if self._java() is None:
+            return f"the schema registry needs Java {_JAVA_MIN} or newer: install it, or set JAVA_HOME"
+        return self._parts.problem_java(self._parts.folder / _PART)
 
     def fetch(self) -> None:
         """See `Server`."""
-        self._parts.registry()
+        self._program()
+
+    def _program(self) -> Path:
+        notice = f"registry  downloading Apicurio Registry {REGISTRY_VERSION} (158 MB, about a minute)"
+        return self._parts.archive(_PART, ("io.apicurio", "apicurio-registry-app", REGISTRY_VERSION), notice)
+
+    def _java(self) -> str | None:
+        """Return a java command that is new enough, or None."""
+        found = [self._parts.java(), *(str(one) for one in sorted(_JAVA_FOLDERS.glob("*/bin/java")))]
+        versions = ((java, java_version(java)) for java in dict.fromkeys(found) if java is not None)
+        return next((java for java, version in versions if version is not None and version >= _JAVA_MIN), None)
 
     def is_ready(self) -> bool:
         """See `Server`."""
@@ -51,7 +72,7 @@ class Registry(Server):
         return True
 
     def _prepare(self, ports: Mapping[str, int]) -> list[str]:
-        java = self._parts.registry_java()
+        java = self._java()
         if java is None:
             raise StackError(self.problem() or "registry: java is missing")
         properties = {
@@ -62,4 +83,4 @@ class Registry(Server):
             "apicurio.datasource.url": f"jdbc:h2:file:{self.data / 'registry'}",
         }
         given = [f"-D{name}={value}" for name, value in properties.items()]
-        return [java, *self._JAVA_OPTIONS, *given, "-jar", str(self._parts.registry() / "quarkus-run.jar")]
+        return [java, *self._JAVA_OPTIONS, *given, "-jar", str(self._program() / "quarkus-run.jar")]

@@ -202,13 +202,17 @@ class RegistryClient:
 
 def check_installed(settings: JoinerSettings) -> None:
     """Raise `SettingsError` if messages need a schema registry and the packages for that are not installed."""
-    if settings.needs_registry and find_spec("authlib") is None:
+    if _is_needed(settings) and find_spec("authlib") is None:
         raise SettingsError(f"registry.url: {describe_missing('authlib', EXTRA)}")
 
 
 def schemas_of(settings: JoinerSettings) -> Schemas:
     """Return what knows the schemas of an application's messages: the same for all units of a process."""
-    return _store(settings.registry) if settings.needs_registry else SchemaTable()
+    return _store(settings.registry) if _is_needed(settings) else SchemaTable()
+
+
+def _is_needed(settings: JoinerSettings) -> bool:
+    return any(stream.needs_registry for stream in settings.stream)
 
 
 @lru_cache(maxsize=8)

@@ -299,11 +299,6 @@ class JoinerSettings(ServiceSettings):
         """Return the mapped streams of a topic by name, so that the order of the sections does not matter."""
         return sorted((stream for stream in self.stream if stream.topic == topic), key=lambda stream: stream.name)
 
-    @property
-    def needs_registry(self) -> bool:
-        """Whether messages can be decoded only with schemas from the registry."""
-        return any(stream.needs_registry for stream in self.stream)
-
     def _selections(self) -> list[dict[str, str | None]]:
         return [self.selection(stream) for operator in self.operators for stream in operator.streams.values()]
 

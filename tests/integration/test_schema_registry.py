@@ -23,6 +23,7 @@ from tests.integration.joiner_application import (
     things_over_all_units,
 )
 from tests.integration.services import logged, wait_until
+from tests.integration.your_data import Stream, ksqldb_schema
 
 STREAMS: Final = """
 [registry]
@@ -57,11 +58,10 @@ where = "$.COMMAND != null"
 
 
 def schema_of(*more: tuple[str, str]) -> str:
-    """Return a schema as ksqlDB writes it: a record with optional upper-case fields."""
-    columns = (("MACHINE", "string"), ("MEASURED_AT", "long"), *more)
-    fields = [{"name": name, "type": ["null", kind], "default": None} for name, kind in columns]
-    names = {"name": "KsqlDataSourceSchema", "namespace": "io.confluent.ksql.avro_schemas"}
-    return json.dumps({"type": "record", **names, "fields": fields})
+    """Return a schema as ksqlDB writes it, with these columns after the usual ones."""
+    whole = ksqldb_schema(Stream("", "", 0))
+    fields = [{"name": name, "type": ["null", kind], "default": None} for name, kind in more]
+    return json.dumps(whole | {"fields": [*whole["fields"][:2], *fields]})
 
 
 SCHEMAS: Final = {

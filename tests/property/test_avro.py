@@ -179,7 +179,7 @@ def test_messages_are_read_in_bulk_as_one_by_one(
     assert sorted(found) == sorted((one[0], one[1], one[2], one[4], one[5]) for one in wanted)
 
 
-def test_numbers_of_messages_need_no_more_than_their_bytes() -> None:
+def test_an_array_has_no_more_items_than_its_data_have_bytes() -> None:
     schema = parse_schema('{"type": "array", "items": "null"}')
     assert decode_datum(schema, varint(1) + varint(0)) == [None]
     for count in (3, 2**62):
