@@ -145,10 +145,7 @@ class Parts:
                 self._retrieve(part, draft, [], ["-ivy", str(module)])
                 shutil.rmtree(draft / "ivy", ignore_errors=True)
                 check_hashes(draft / "jars", _sums(part))
-                for archive in (draft / "jars").iterdir():
-                    with tarfile.open(archive) as opened:
-                        opened.extractall(draft / "app", filter="data")
-                shutil.rmtree(draft / "jars")
+                _unpack(draft / "jars", draft / "app")
         return place / "app"
 
     def jars(self, name: str, dependencies: Sequence[Sequence[str]], sums: Path, notice: str) -> Path:
@@ -232,7 +229,7 @@ class Parts:
         with self._once(place) as draft:
             if draft is not None:
                 self._say(f"{server:9} building {place.name} with Go ({length} the first time)")
-                self.run(server, ["go", "install", module], self._go_environment() | {"GOBIN": str(draft)})
+                self.run(server, ["go", "install", module], _go_environment(self.folder) | {"GOBIN": str(draft)})
         return place / program
 
     def go_tool(self, program: str, module: str, version: str, package: str = "") -> Path:
@@ -246,18 +243,10 @@ class Parts:
             if draft is not None:
                 self._say(f"{program}: building {version} with Go (one to two minutes the first time)")
                 (draft / "go.mod").write_text("module built\n")
-                go, environment = ["go", "-C", str(draft)], self._go_environment()
+                go, environment = ["go", "-C", str(draft)], _go_environment(self.folder)
                 self.run(program, [*go, "get", f"{module}@{version}"], environment)
                 self.run(program, [*go, "build", "-o", program, f"{module}/{package}"], environment)
         return place / program
-
-    def _go_environment(self) -> dict[str, str]:
-        environment = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false"}
-        if not environment.get("HOME") and not environment.get("GOPATH"):
-            # Without a home folder, Go does not know where to put its downloads and build cache.
-            environment["GOPATH"] = str(self.folder / "go")
-            environment["GOCACHE"] = str(self.folder / "go-build")
-        return environment
 
     @contextlib.contextmanager
     def _once(self, place: Path) -> Iterator[Path | None]:
@@ -355,6 +344,23 @@ def parts_folder(base: Path) -> Path:
 
 def _shown(command: Sequence[str]) -> str:
     return f"'{' '.join(command[:3])} …'"
+
+
+def _go_environment(folder: Path) -> dict[str, str]:
+    environment = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false"}
+    if not environment.get("HOME") and not environment.get("GOPATH"):
+        # Without a home folder, Go does not know where to put its downloads and build cache.
+        environment["GOPATH"] = str(folder / "go")
+        environment["GOCACHE"] = str(folder / "go-build")
+    return environment
+
+
+def _unpack(archives: Path, target: Path) -> None:
+    """Extract all archives in a folder, and remove it."""
+    for archive in archives.iterdir():
+        with tarfile.open(archive) as opened:
+            opened.extractall(target, filter="data")
+    shutil.rmtree(archives)
 
 
 def _sums(name: str) -> Path:

@@ -100,7 +100,7 @@ class AvroBulkReader:
         is_left: Flags,
     ) -> None:
         """Read messages of one schema. Add their records to ``found``."""
-        messages = values.take(rows)
+        messages = values if len(rows) == len(values) else values.take(rows)
         data = StringColumn(messages.data, messages.start + HEADER_BYTES, messages.end)
         scalars = known.program.run(data)
         which = scalars.is_read.nonzero()[0]
@@ -116,7 +116,8 @@ class AvroBulkReader:
             mine = which if len(first) == 1 else which[group == number]
             places = known.places(tuple(scalars.branches[:, which[at]].tolist()), self._streams)
             spans = scalars.spans if len(mine) == len(rows) else np.ascontiguousarray(scalars.spans[:, mine])
-            columns = _Columns(known, data.take(mine), spans, rows.take(mine), append_ms.take(rows.take(mine)))
+            some = (data, rows) if len(mine) == len(rows) else (data.take(mine), rows.take(mine))
+            columns = _Columns(known, some[0], spans, some[1], append_ms.take(some[1]))
             read_alike(self._streams, columns, places, found, is_left)
 
 
@@ -164,11 +165,16 @@ class _Columns(NamedTuple):
     def raw(self, scalar: int) -> StringColumn:
         return StringColumn(self.data.data, self.spans[2 * scalar], self.spans[2 * scalar + 1])
 
+    def _scalar(self, place: Scalar, which: Ints) -> StringColumn:
+        found = self.raw(place.number)
+        # The indices ascend, so these are all.
+        return found if len(which) == len(found) else found.take(which)
+
     def documents(self, which: Ints) -> list[Any]:
         return [decode_datum(self.known.schema, datum) for datum in self.data.take(which).each()]
 
     def names(self, place: Scalar, which: Ints) -> StringColumn | None:
-        texts = self.raw(place.number).take(which)
+        texts = self._scalar(place, which)
         if place.kind == STRING:
             return texts
         if place.kind == ENUM:
@@ -177,7 +183,7 @@ class _Columns(NamedTuple):
         return decimals(read_longs(texts))
 
     def numbers(self, place: Scalar, which: Ints) -> Numbers | None:
-        texts = self.raw(place.number).take(which)
+        texts = self._scalar(place, which)
         if place.kind == LONG:
             integers = read_longs(texts)
             values = integers.astype(np.float64)
@@ -193,4 +199,4 @@ class _Columns(NamedTuple):
 
     def times(self, place: Scalar, which: Ints) -> tuple[Ints, str] | None:
         unit = self.known.program.types[place.number].time_unit
-        return read_longs(self.raw(place.number).take(which)), unit
+        return read_longs(self._scalar(place, which)), unit

@@ -88,7 +88,7 @@ def path_of(segments: list[Any]) -> str:
     return "$" + "".join(f"[{one}]" if isinstance(one, int) else f"['{one}']" for one in segments)
 
 
-def damaged(draw: Draw, message: bytes) -> bytes | None:
+def damaged(draw: Draw, message: bytes) -> Any:
     """Return a message as it is, or with some damage."""
     at = draw(st.integers(0, len(message)))
     match draw(st.integers(0, 19)):

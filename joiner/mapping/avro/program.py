@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 
 from broker.wire.columns import StringColumn
-from broker.wire.compiled import BYTES, BYTES_OUT, COLUMNS_OUT, INTS, INTS_OUT, compiled
+from broker.wire.compiled import BYTES, BYTES_OUT, COLUMNS_OUT, INTS, INTS_OUT, byte_at, compiled
 from joiner.mapping.avro.schema import AvroType
 from joiner.mapping.layouts import DOUBLE, ENUM, FLOAT, LONG, OTHER, STRING, Scalar
 
@@ -222,6 +222,7 @@ def read_words(texts: StringColumn, size: int) -> Ints:
     return found
 
 
+# The helpers below take the address of the data, and positions after it.
 _CONTINUES, _SEVEN_BITS, _MULTIBYTE = 0x80, 0x7F, 0x80
 _PLAIN: Final = np.array(
     [chr(byte).isascii() and chr(byte).isprintable() and byte not in b'"\\' for byte in range(256)]
@@ -230,14 +231,14 @@ _PLAIN: Final = np.array(
 
 
 @compiled()
-def _varint_end(data: Bytes, at: int, stop: int, bits: int) -> int:
+def _varint_end(data: int, at: int, stop: int, bits: int) -> int:
     """Return the position after the integer at ``at``, or `_MISSING` if it is invalid."""
-    if at < stop and data[at] < _CONTINUES:
+    if at < stop and byte_at(data + at) < _CONTINUES:
         return at + 1
     stop = min(stop, at + _VARINT_BYTES_MAX)
     begin, found = at, np.uint64(0)
     while at < stop:
-        byte = data[at]
+        byte = byte_at(data + at)
         at += 1
         found |= np.uint64(byte & _SEVEN_BITS) << np.uint64(7 * (at - begin - 1))
         if byte < _CONTINUES:
@@ -248,14 +249,14 @@ def _varint_end(data: Bytes, at: int, stop: int, bits: int) -> int:
 
 
 @compiled()
-def _long_at(data: Bytes, at: int) -> int:
+def _long_at(data: int, at: int) -> Any:
     """Return the valid integer at ``at``."""
-    first = np.int64(data[at])
+    first = np.int64(byte_at(data + at))
     if first < _CONTINUES:
         return (first >> 1) ^ -(first & 1)
     found, shift = np.uint64(0), 0
     while True:
-        byte = data[at]
+        byte = byte_at(data + at)
         found |= np.uint64(byte & _SEVEN_BITS) << np.uint64(shift)
         if byte < _CONTINUES:
             break
@@ -265,9 +266,9 @@ def _long_at(data: Bytes, at: int) -> int:
 
 
 @compiled()
-def _is_utf8(data: Bytes, at: int, stop: int) -> bool:
+def _is_utf8(data: int, at: int, stop: int) -> bool:
     while at < stop:
-        first = data[at]
+        first = byte_at(data + at)
         at += 1
         if first < _MULTIBYTE:
             continue
@@ -279,27 +280,28 @@ def _is_utf8(data: Bytes, at: int, stop: int) -> bool:
             more, low, high = 3, 0x90 if first == 0xF0 else 0x80, 0x8F if first == 0xF4 else 0xBF  # noqa: PLR2004
         else:
             return False
-        if stop - at < more or data[at] < low or data[at] > high:
+        if stop - at < more or byte_at(data + at) < low or byte_at(data + at) > high:
             return False
         for place in range(at + 1, at + more):
-            if data[place] < 0x80 or data[place] > 0xBF:  # noqa: PLR2004 - as above
+            if byte_at(data + place) < 0x80 or byte_at(data + place) > 0xBF:  # noqa: PLR2004 - as above
                 return False
         at += more
     return True
 
 
 @compiled()
-def _is_plain(data: Bytes, at: int, stop: int) -> bool:
+def _is_plain(data: int, at: int, stop: int) -> bool:
     for place in range(at, stop):  # noqa: SIM110 - compiled
-        if not _PLAIN[data[place]]:
+        if not _PLAIN[byte_at(data + place)]:
             return False
     return True
 
 
 @compiled(types.void, BYTES, INTS, INTS_OUT)
 def _read_longs(data: Bytes, start: Ints, found: Ints) -> None:
+    address = data.ctypes.data
     for row in range(len(start)):
-        found[row] = _long_at(data, start[row])
+        found[row] = _long_at(address, start[row])
 
 
 @compiled(types.void, BYTES, INTS, types.int64, INTS_OUT)
@@ -313,7 +315,7 @@ def _read_words(data: Bytes, start: Ints, size: int, found: Ints) -> None:
 
 @compiled()
 def _scalar_end(  # noqa: PLR0911 - one for each instruction
-    data: Bytes,
+    data: int,
     at: int,
     stop: int,
     kind: int,
@@ -324,17 +326,17 @@ def _scalar_end(  # noqa: PLR0911 - one for each instruction
     if kind == _SKIP:
         return at + operand if operand <= stop - at else _MISSING
     if kind == _BOOLEAN:
-        return at + 1 if at < stop and data[at] <= 1 else _MISSING
+        return at + 1 if at < stop and byte_at(data + at) <= 1 else _MISSING
     if kind == _INDEX:
         end = _varint_end(data, at, stop, _INT_BITS)
         return end if end >= 0 and 0 <= _long_at(data, at) < operand else _MISSING
     if kind == _VARINT:
         return _varint_end(data, at, stop, operand)
     begin = _varint_end(data, at, stop, _LONG_BITS)
-    size = np.int64(-1) if begin < 0 else _long_at(data, at)
+    size: Any = np.int64(-1) if begin < 0 else _long_at(data, at)
     if size < 0 or size > stop - begin:
         return _MISSING
-    end = begin + size
+    end = int(begin + size)
     if kind == _TEXT and not _is_plain(data, begin, end) and (is_wanted or not _is_utf8(data, begin, end)):
         return _MISSING
     return end
@@ -345,33 +347,33 @@ def _run(  # noqa: C901, PLR0912 - an interpreter has a branch for each instruct
     data: Bytes, start: Ints, end: Ints, code: Ints, targets: Ints, spans: Ints, branches: Ints, is_read: Bytes
 ) -> None:
     """Execute the program for each datum. Store whether it was understood in ``is_read``; see `Found` for the rest."""
-    left = np.zeros(_LEVELS_MAX, dtype=np.int64)
+    address, left = data.ctypes.data, np.zeros(_LEVELS_MAX, dtype=np.int64)
     for row in range(len(start)):
         at, stop, place, items = start[row], end[row], 0, end[row] - start[row]
         while place < len(code) and at >= 0:
             kind, slot, operand, begin = code[place, 0], code[place, 1], code[place, 2], at
             place += 1
             if kind <= _INDEX:
-                at = _scalar_end(data, at, stop, kind, operand, slot >= 0)
+                at = _scalar_end(address, at, stop, kind, operand, slot >= 0)
                 if slot >= 0 and at >= 0:
                     if kind in (_TEXT, _COUNTED):
-                        begin = _varint_end(data, begin, stop, _LONG_BITS)
+                        begin = _varint_end(address, begin, stop, _LONG_BITS)
                     spans[2 * slot, row], spans[2 * slot + 1, row] = begin, at
             elif kind == _BRANCH:
-                at = _scalar_end(data, at, stop, _INDEX, operand, False)  # noqa: FBT003 - compiled
+                at = _scalar_end(address, at, stop, _INDEX, operand, False)  # noqa: FBT003 - compiled
                 if at >= 0:
-                    index = _long_at(data, begin)
+                    index = _long_at(address, begin)
                     place = targets[code[place - 1, 3] + index]
                     if slot >= 0:
                         branches[slot, row] = index
             elif kind == _JUMP:
                 place = slot
             elif kind == _BLOCK:
-                at = _varint_end(data, at, stop, _LONG_BITS)
-                count = np.int64(0) if at < 0 else _long_at(data, begin)
+                at = _varint_end(address, at, stop, _LONG_BITS)
+                count: Any = np.int64(0) if at < 0 else _long_at(address, begin)
                 if count < 0:
                     count = -count
-                    at = _varint_end(data, at, stop, _LONG_BITS)
+                    at = _varint_end(address, at, stop, _LONG_BITS)
                 if count < 0 or count > items:
                     at = _MISSING
                 items -= count
