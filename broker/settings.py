@@ -47,7 +47,7 @@ DEFAULT_FILE: Final = Path("lsb.toml")
 SECTIONS: Final = frozenset(
     {
         *("kafka", "mqtt", "influxdb", "postgresql", "topics", "events", "metrics", "connector", "application"),
-        *("delta", "scaling", "spark", "join", "align", "stream", "db_connector", "control"),
+        *("delta", "scaling", "spark", "join", "align", "stream", "registry", "db_connector", "control"),
     }
 )
 """The names of all sections that a settings file may contain. Any other section is an error."""

@@ -24,6 +24,7 @@ from typing import Final, Self
 
 from broker.stack.errors import MissingPartsError, StackError
 from broker.stack.parts import Parts, Say, parts_folder
+from broker.stack.registry import Registry
 from broker.stack.servers import Influxdb, Kafka, Mqtt, Server
 
 DEFAULT_FOLDER: Final = Path(".lsb")
@@ -56,6 +57,8 @@ class LocalStack:
         self.kafka = Kafka(place / "kafka", self._parts, usual_ports=usual_ports)
         self.mqtt = Mqtt(place / "mqtt", self._parts, usual_ports=usual_ports)
         self.influxdb = Influxdb(place / "influxdb", self._parts, usual_ports=usual_ports)
+        self.registry = Registry(place / "registry", self._parts, usual_ports=usual_ports)
+        """For tests: not one of `servers`, so it starts only if it is named."""
 
     @property
     def servers(self) -> tuple[Server, ...]:
@@ -102,7 +105,7 @@ class LocalStack:
 
     def down(self, servers: Sequence[Server] = ()) -> None:
         """Stop the given servers (default: all); their data is kept."""
-        chosen = tuple(servers) or self.servers
+        chosen = tuple(servers) or (*self.servers, *([self.registry] if self.registry.pid is not None else []))
         with ThreadPoolExecutor(max_workers=len(chosen)) as pool:
             for work in [pool.submit(self._stop, server) for server in chosen]:
                 work.result()

@@ -6,6 +6,7 @@ created next to its destination and moved into place atomically. Once everything
 - Kafka and HiveMQ (the MQTT broker) are jars. They are downloaded with the Ivy that ships with pyspark, so Maven is not
   needed. Jars from a registry are code that runs on this machine, so they are verified against the hashes in
   templates/.
+- The schema registry (Apicurio Registry), which only tests use, is an archive. It is downloaded and verified likewise.
 - InfluxDB 1.8 is built with Go, which verifies the checksums of its downloads.
 
 ``servers`` starts the programs. This module does not configure any package source: each tool uses its own settings.
@@ -22,6 +23,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tarfile
 import tempfile
 import threading
 import time
@@ -55,6 +57,18 @@ _SPARK_KAFKA_DEPENDENCIES: Final = (
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
     ("org.apache.commons", "commons-pool2", "2.13.1"),
 )
+_ARCHIVE_MODULE: Final = """\
+<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+  <info organisation="local" module="archive"/>
+  <dependencies>
+    <dependency org="{0}" name="{1}" rev="{2}" transitive="false">
+      <artifact name="{1}" type="tar.gz" ext="tar.gz" m:classifier="all"/>
+    </dependency>
+  </dependencies>
+</ivy-module>
+"""
+"""Asks Ivy for an archive, which has a classifier. A command line can name only jars without one."""
+
 INFLUXDB_VERSION: Final = "1.8.10"
 
 _JAVA_MIN: Final = 17
@@ -86,11 +100,11 @@ class Parts:
         """Return why Kafka cannot start on this machine and how to fix that, or None if it can start."""
         if importlib.util.find_spec("confluent_kafka") is None:
             return describe_missing("confluent_kafka", "spark")
-        return self._problem_java(self._kafka_folder)
+        return self.problem_java(self._kafka_folder)
 
     def problem_mqtt(self) -> str | None:
         """Return why the MQTT broker cannot start on this machine and how to fix that, or None if it can start."""
-        return self._problem_java(self._hivemq_folder)
+        return self.problem_java(self._hivemq_folder)
 
     def problem_influxdb(self) -> str | None:
         """Return why InfluxDB cannot start on this machine and how to fix that, or None if it can start."""
@@ -116,6 +130,23 @@ class Parts:
         """Return the folder with the jars of Spark's own Kafka connector. Download them if they are missing."""
         notice = "spark     downloading Spark's Kafka connector (10 MB)"
         return self.jars("spark-kafka", _SPARK_KAFKA_DEPENDENCIES, _sums("spark-kafka"), notice)
+
+    def archive(self, part: str, dependency: Sequence[str], notice: str) -> Path:
+        """Return the folder with the content of an archive, a ``tar.gz`` with the classifier ``all``.
+
+        It is downloaded if it is missing, and verified against the hash in the template for ``part``.
+        """
+        place = self.folder / part
+        with self._once(place) as draft:
+            if draft is not None:
+                self._say(notice)
+                module = draft / "ivy.xml"
+                module.write_text(_ARCHIVE_MODULE.format(*dependency))
+                self._retrieve(part, draft, [], ["-ivy", str(module)])
+                shutil.rmtree(draft / "ivy", ignore_errors=True)
+                check_hashes(draft / "jars", _sums(part))
+                _unpack(draft / "jars", draft / "app")
+        return place / "app"
 
     def jars(self, name: str, dependencies: Sequence[Sequence[str]], sums: Path, notice: str) -> Path:
         """Return the folder with exactly the jars listed in ``dependencies``. Download them if they are missing.
@@ -147,7 +178,8 @@ class Parts:
     def _built_folder(self, program: str) -> Path:
         return self.folder / _BUILT_FOLDERS[program]
 
-    def _problem_java(self, jars: Path) -> str | None:
+    def problem_java(self, program: Path) -> str | None:
+        """Return why a Java program cannot be started or downloaded to a folder, or None if it can."""
         java = self.java()
         remedy = "on Debian and Ubuntu: apt-get install openjdk-17-jre-headless; or set JAVA_HOME"
         if java is None:
@@ -155,7 +187,7 @@ class Parts:
         version = _java_version(java)
         if version is not None and version < _JAVA_MIN:
             return f"{java} is Java {version}, but Kafka and the MQTT broker need Java {_JAVA_MIN} or newer; {remedy}"
-        if not jars.is_dir() and _find_ivy() is None:
+        if not program.is_dir() and _find_ivy() is None:
             return f"{describe_missing('pyspark', 'spark')}; its Ivy downloads Kafka and the MQTT broker"
         return None
 
@@ -174,25 +206,30 @@ class Parts:
 
     def _fetch_jars(self, part: str, draft: Path, dependencies: Sequence[Sequence[str]], *options: str) -> None:
         """Use Ivy to download the jars of ``dependencies`` to the ``jars`` folder in ``draft``."""
+        # Some jars, such as zstd-jni, have the type bundle.
+        for dependency in dependencies:
+            asked = [*options, "-dependency", *dependency]
+            self._retrieve(part, draft, ["-types", "jar", "bundle"], asked)
+        shutil.rmtree(draft / "ivy", ignore_errors=True)
+
+    def _retrieve(self, part: str, draft: Path, types: Sequence[str], asked: Sequence[str]) -> None:
+        """Use Ivy to download what is ``asked`` for to the ``jars`` folder in ``draft``."""
         ivy, java = _find_ivy(), self.java()
         if ivy is None or java is None:
             raise StackError(f"{part}: {'java is missing' if java is None else describe_missing('pyspark', 'spark')}")
-        for dependency in dependencies:
-            command = [
-                *(java, "-jar", str(ivy), "-cache", str(draft / "ivy"), *options, "-dependency", *dependency),
-                *("-retrieve", f"{draft / 'jars'}/[artifact]-[revision](-[classifier]).[ext]"),
-                # Some jars, such as zstd-jni, have the type bundle.
-                *("-confs", "default", "-types", "jar", "bundle"),
-            ]
-            self.run(part, command)
-        shutil.rmtree(draft / "ivy", ignore_errors=True)
+        command = [
+            *(java, "-jar", str(ivy), "-cache", str(draft / "ivy"), *asked),
+            *("-retrieve", f"{draft / 'jars'}/[artifact]-[revision](-[classifier]).[ext]"),
+            *("-confs", "default", *types),
+        ]
+        self.run(part, command)
 
     def _build(self, server: str, program: str, module: str, length: str) -> Path:
         place = self._built_folder(program)
         with self._once(place) as draft:
             if draft is not None:
                 self._say(f"{server:9} building {place.name} with Go ({length} the first time)")
-                self.run(server, ["go", "install", module], self._go_environment() | {"GOBIN": str(draft)})
+                self.run(server, ["go", "install", module], _go_environment(self.folder) | {"GOBIN": str(draft)})
         return place / program
 
     def go_tool(self, program: str, module: str, version: str, package: str = "") -> Path:
@@ -206,18 +243,10 @@ class Parts:
             if draft is not None:
                 self._say(f"{program}: building {version} with Go (one to two minutes the first time)")
                 (draft / "go.mod").write_text("module built\n")
-                go, environment = ["go", "-C", str(draft)], self._go_environment()
+                go, environment = ["go", "-C", str(draft)], _go_environment(self.folder)
                 self.run(program, [*go, "get", f"{module}@{version}"], environment)
                 self.run(program, [*go, "build", "-o", program, f"{module}/{package}"], environment)
         return place / program
-
-    def _go_environment(self) -> dict[str, str]:
-        environment = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false"}
-        if not environment.get("HOME") and not environment.get("GOPATH"):
-            # Without a home folder, Go does not know where to put its downloads and build cache.
-            environment["GOPATH"] = str(self.folder / "go")
-            environment["GOCACHE"] = str(self.folder / "go-build")
-        return environment
 
     @contextlib.contextmanager
     def _once(self, place: Path) -> Iterator[Path | None]:
@@ -317,6 +346,23 @@ def _shown(command: Sequence[str]) -> str:
     return f"'{' '.join(command[:3])} …'"
 
 
+def _go_environment(folder: Path) -> dict[str, str]:
+    environment = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false"}
+    if not environment.get("HOME") and not environment.get("GOPATH"):
+        # Without a home folder, Go does not know where to put its downloads and build cache.
+        environment["GOPATH"] = str(folder / "go")
+        environment["GOCACHE"] = str(folder / "go-build")
+    return environment
+
+
+def _unpack(archives: Path, target: Path) -> None:
+    """Extract all archives in a folder, and remove it."""
+    for archive in archives.iterdir():
+        with tarfile.open(archive) as opened:
+            opened.extractall(target, filter="data")
+    shutil.rmtree(archives)
+
+
 def _sums(name: str) -> Path:
     """Return the path of the file with the expected hashes of the download ``name``."""
     return Path(__file__).with_name("templates") / f"{name}.sha256"
@@ -342,6 +388,7 @@ def _find_ivy() -> Path | None:
 
 
 def _java_version(java: str) -> int | None:
+    """Return the major version of a java command, or None if it is unknown."""
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=20)
     match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     return int(match.group(1)) if match else None

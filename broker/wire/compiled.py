@@ -50,6 +50,10 @@ word_at: Any = _reading(64, types.int64)
 half_word_at: Any = _reading(32, types.int32)
 """The int32 at an address, for compiled loops."""
 
+byte_at: Any = _reading(8, types.uint8)
+"""The uint8 at an address, for compiled loops. A call with an address is several times faster than one with an array,
+whose references are counted."""
+
 
 # numba recompiles a loop if the loop's own file has changed, but not if it calls a loop in another file that has
 # changed. This hash of all files becomes part of each loop's name, so that any change triggers recompilation. The

@@ -9,6 +9,7 @@ from broker.wire.records import Unreadable, Watermark, decode_data
 from control.facts.dead_letters import describe, whole_value
 from joiner.mapping.reading import MappedTopic
 from joiner.mapping.settings import KAFKA_KEY, KAFKA_TIMESTAMP
+from joiner.runtime.registry import schemas_of
 from joiner.runtime.task.decoding.factory import make_decoder
 from joiner.runtime.task.decoding.keys import Keys
 from joiner.runtime.task.decoding.messages import Messages
@@ -60,7 +61,8 @@ def _partition_for(settings: JoinerSettings, topic: str, value: bytes, key: byte
     """
     if topic not in settings.repartitioned.values():
         return before
-    thing = MappedTopic(settings.mapped_streams(topic), settings.events.time_unit).thing_of(value, key)
+    mapping = MappedTopic(settings.mapped_streams(topic), settings.events.time_unit, schemas_of(settings))
+    thing = mapping.thing_of(value, key)
     return before if thing is None else partition_of(thing.encode(), settings.topics.partitions)
 
 
@@ -78,10 +80,11 @@ def check_record(
 ) -> str:
     """Return the thing of a record that the joiner would accept if it arrived at ``at_ms`` (since the epoch).
 
-    ``key``: the message's key. Raises `Unreadable`, with the reason, if the joiner would reject or ignore it.
+    ``key``: the message's key. Raises `Unreadable`, with the reason, if the joiner would reject or ignore it, and
+    `UnitStopped` if its schema is not available.
     """
     if streams := settings.mapped_streams(topic):
-        mapping = MappedTopic(streams, settings.events.time_unit)
+        mapping = MappedTopic(streams, settings.events.time_unit, schemas_of(settings))
         things = [one.record.thing for one in mapping.read(value, 0, at_ms, key)]
         if not things:
             message = f"it belongs to none of the streams that are read from {topic}"
@@ -92,7 +95,8 @@ def check_record(
         if isinstance(content, Watermark):
             raise Unreadable("it is a watermark, which a later one replaces")
         thing, quantity = content.thing, content.quantity
-    decoder = make_decoder(settings, topic, partition, Keys(partition, settings.topics.partitions))
+    keys = Keys(partition, settings.topics.partitions)
+    decoder = make_decoder(settings, topic, partition, keys, schemas_of(settings))
     found = decoder.decode(Messages.of([0], [at_ms], [value], [key]))
     if found.rejected:
         raise Unreadable(found.rejected[0].reason)

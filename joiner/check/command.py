@@ -30,6 +30,8 @@ with imports_of("lsb-tester"):
     from joiner.check.verify.outputs import FurtherCheck, WrongApplicationError, verify
     from joiner.check.verify.points import PointsCheck, read_points
     from joiner.functions import load_all
+    from joiner.runtime.model import UnitStopped
+    from joiner.runtime.registry import check_installed
     from joiner.runtime.settings import JoinerSettings
 
 if TYPE_CHECKING:
@@ -94,6 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return UNUSABLE
     except EvidenceError as error:
+        print(f"The check cannot run: {error}", file=sys.stderr)
+        return WRONG
+    except UnitStopped as error:  # a schema is not available
         print(f"The check cannot run: {error}", file=sys.stderr)
         return WRONG
     except KafkaException as error:
@@ -184,6 +189,7 @@ def _run_cases(seed: int, random_count: int) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     settings = load_settings(VerifySettings, options.config)
+    check_installed(settings)
     load_all(*settings.functions)
     _check_files(options)
     if options.influx:

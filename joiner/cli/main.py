@@ -35,6 +35,7 @@ with imports_of("joiner"):
     from joiner.runtime.membership.consumer_group import InstanceInUse, InstanceReplaced
     from joiner.runtime.model import UnitStopped
     from joiner.runtime.ownership.eligibility import Claimant
+    from joiner.runtime.registry import check_installed
     from joiner.runtime.runners.workers.supervisor import (
         IN_USE_STATUS,
         is_worker,
@@ -187,6 +188,7 @@ def _load(options: argparse.Namespace) -> JoinerSettings:
         if getattr(options, name, None):
             os.environ[f"LSB_APPLICATION__{name.upper()}"] = getattr(options, name)
     settings = load_settings(JoinerSettings, options.config)
+    check_installed(settings)
     names, names_of_aligns = settings.functions
     functions, row_functions = load_all(names, names_of_aligns)
     if options.command in _RUNNERS:

@@ -176,7 +176,9 @@ def _is_equal(left: Any, right: Any) -> bool:
         return bool(left == right)
     if left is MISSING or right is MISSING or left is None or right is None:
         return left is right
-    return type(left) is type(right) and _are_equal(left, right)
+    # Binary data and numbers that are not finite, in other formats than JSON, are of none of these types.
+    are_parts = isinstance(left, list | dict)
+    return type(left) is type(right) and (_are_equal(left, right) if are_parts else bool(left == right))
 
 
 def _are_equal(left: Any, right: Any) -> bool:

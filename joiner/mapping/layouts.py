@@ -18,7 +18,7 @@ from numba import types
 
 from broker.wire.columns import StringColumn
 from broker.wire.compiled import BYTES, COLUMNS_OUT, INTS, compare_bytes, compiled
-from joiner.mapping.reading import EXPONENT_LENGTH_MAX, NUMBER_LENGTH_MAX
+from joiner.mapping.documents import EXPONENT_LENGTH_MAX, NUMBER_LENGTH_MAX
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Ints = NDArray[np.int64]
 
-STRING, NUMBER, WORD = range(3)
-"""The kinds of scalars."""
+STRING, NUMBER, WORD, LONG, FLOAT, DOUBLE, ENUM, OTHER = range(8)
+"""The kinds of scalars: strings, and JSON numbers and words; and those of Avro (see `joiner.mapping.avro.program`)."""
 
 SCALARS_MAX: Final = 500
 """The maximum number of scalars, arrays and objects in a layout."""

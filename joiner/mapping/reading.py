@@ -9,37 +9,21 @@ time is a number in the application's unit.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from broker.times import UNIT_NS, mean_text, parse_time
 from broker.wire.records import JSON_NUMBER, NAME_LENGTH_MAX, Record, Unreadable
+from joiner.mapping.avro.reading import Instant
 from joiner.mapping.conditions import Condition, parse_condition, parse_literal
+from joiner.mapping.documents import NUMBER_LENGTH_MAX
+from joiner.mapping.formats import JSON, document_decoder
+from joiner.mapping.framing import Schemas, SchemaTable
 from joiner.mapping.paths import MISSING, Path, parse_path
 from joiner.mapping.settings import KAFKA_KEY, KAFKA_TIMESTAMP, StreamSettings
-
-MESSAGE_BYTES_MAX: Final = 1024 * 1024
-"""The maximum size of a message in bytes: Kafka's default for ``max.message.bytes``."""
-
-DEPTH_MAX: Final = 100
-"""How deeply a message can be nested. The parser's own limit depends on the process, and is higher."""
-
-NUMBER_LENGTH_MAX: Final = 400
-"""The maximum length of a number in characters. Longer integers would be read differently by different processes."""
-
-EXPONENT_LENGTH_MAX: Final = 6
-"""The maximum number of digits of an exponent. With more, Decimal could not hold every number."""
-
-_LONG: Final = re.compile(rb"[-+.0-9eE]{%d}" % (NUMBER_LENGTH_MAX + 1))
-# A string need not be closed: otherwise, each quote in one that is not would be tried as the beginning of another.
-_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
-_TOKEN: Final = re.compile(_STRING + rb"|[-0-9][-+.0-9eE]*+", re.DOTALL)
-_BRACKET: Final = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
-
 
 _Value = TypeVar("_Value")
 
@@ -54,81 +38,36 @@ class MappedRecord(NamedTuple):
 class MappedTopic:
     """Reads the messages of a topic for its mapped streams."""
 
-    def __init__(self, streams: Sequence[StreamSettings], time_unit: str) -> None:
-        """``time_unit``: the unit of the records' times, a key of `UNIT_NS`."""
+    def __init__(self, streams: Sequence[StreamSettings], time_unit: str, schemas: Schemas | None = None) -> None:
+        """``time_unit``: the unit of the records' times, a key of `UNIT_NS`. ``schemas``: for formats that need any."""
         self._streams = [_Stream(stream, time_unit) for stream in streams]
+        # All streams of a topic have the same format.
+        self._decode = document_decoder(streams[0].format if streams else JSON, schemas or SchemaTable())
 
     def read(self, value: bytes | None, offset: int, append_ms: int, key: bytes | None = None) -> list[MappedRecord]:
         """Return the records in a message, at most one for each stream.
 
         A null message, such as a tombstone, has none. ``append_ms``: when Kafka appended the message, in ms since the
         epoch. ``key``: the message's key, which only streams with `KAFKA_KEY` need. Raises `Unreadable` with the reason
-        if the message is not JSON, or if a stream's record in it cannot be read.
+        if the message is not of the streams' format, or if a stream's record in it cannot be read, and the errors of
+        `Schemas.get`.
         """
         if value is None:
             return []
-        document = decode_document(value)
+        document = self._decode(value)
         return [stream.read(document, offset, append_ms, key) for stream in self._streams if stream.selects(document)]
 
     def thing_of(self, value: bytes | None, key: bytes | None) -> str | None:
         """Return the thing that a message is about, or None if it cannot be read.
 
-        All streams of the topic must have the same ``key``. ``value`` and ``key``: those of the message.
+        All streams of the topic must have the same ``key``. ``value`` and ``key``: those of the message. Raises the
+        errors of `Schemas.get`.
         """
-        return self._streams[0].thing_of(value, key)
-
-
-def decode_document(value: bytes) -> Any:
-    """Decode a JSON message. Numbers are of type int or Decimal.
-
-    Raises `Unreadable` if the message is empty, too long, nested too deeply, or is not JSON.
-    """
-    if not value:
-        raise Unreadable("the value is empty")
-    if len(value) > MESSAGE_BYTES_MAX:
-        message = f"the value has {len(value)} bytes, more than {MESSAGE_BYTES_MAX}"
-        raise Unreadable(message)
-    if _LONG.search(value) is not None and any(len(token) > NUMBER_LENGTH_MAX for token in _numbers_in(value)):
-        message = f"the value contains a number of more than {NUMBER_LENGTH_MAX} characters"
-        raise Unreadable(message)
-    # Checked before decoding, even if the message is not JSON: the parser's own limit depends on the caller's stack.
-    if value.count(b"[") + value.count(b"{") > DEPTH_MAX and _is_deeper(value, DEPTH_MAX):
-        message = f"the value is nested more than {DEPTH_MAX} levels deep"
-        raise Unreadable(message)
-    try:
-        return _documents.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        message = f"not JSON: {error}"
-        raise Unreadable(message) from error
-
-
-def _decimal(text: str) -> Decimal:
-    _, _, exponent = text.lower().partition("e")
-    if len(exponent.lstrip("+-")) > EXPONENT_LENGTH_MAX:
-        message = f"an exponent has more than {EXPONENT_LENGTH_MAX} digits"
-        raise ValueError(message)
-    return Decimal(text)
-
-
-_documents: Final = msgspec.json.Decoder(float_hook=_decimal)
-
-
-def _numbers_in(value: bytes) -> Iterator[bytes]:
-    """Yield what may be a number: each run of such characters outside strings."""
-    return (match[0] for match in _TOKEN.finditer(value) if not match[0].startswith(b'"'))
-
-
-def _is_deeper(value: bytes, levels: int) -> bool:
-    """Return whether brackets outside strings are nested more than ``levels`` deep."""
-    depth = 0
-    for match in _BRACKET.finditer(value):
-        depth += _NESTS.get(match[0], 0)
-        if depth > levels:
-            return True
-    return False
-
-
-_NESTS: Final = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
+        thing = self._streams[0].thing
+        try:
+            return name_in_key(key) if thing is None else thing(self._decode(value or b""))
+        except ValueError:
+            return None
 
 
 class _Stream:
@@ -139,9 +78,9 @@ class _Stream:
         self._unit, self._unit_there = time_unit, settings.time_unit or time_unit
         self._where: Condition | None = None if settings.where is None else parse_condition(settings.where)
         literal = parse_literal(settings.key)
-        self._thing: Callable[[Any], str] | None = None
+        self.thing: Callable[[Any], str] | None = None
         if settings.key != KAFKA_KEY:
-            self._thing = _constant(literal) if literal is not None else _reading("key", settings.key, _name)
+            self.thing = _constant(literal) if literal is not None else _reading("key", settings.key, _name)
         from_kafka = settings.time == KAFKA_TIMESTAMP
         self._time = None if from_kafka else _reading("time", settings.time, self._time_ns)
         self._value = _reading("value", settings.value, _double)
@@ -153,7 +92,7 @@ class _Stream:
     def read(self, document: Any, offset: int, append_ms: int, key: bytes | None) -> MappedRecord:
         """Return the stream's record in a document. Raises `Unreadable`, with the name of the stream."""
         try:
-            thing = name_in_key(key) if self._thing is None else self._thing(document)
+            thing = name_in_key(key) if self.thing is None else self.thing(document)
             ts_ns = append_ms * 1_000_000 if self._time is None else self._time(document)
             result = self._value(document)
             identity = str(offset) if self._id is None else self._id(document)
@@ -162,14 +101,9 @@ class _Stream:
             raise Unreadable(message) from error
         return MappedRecord(Record(thing, self._name, _in_unit(ts_ns, self._unit), result, identity), ts_ns)
 
-    def thing_of(self, value: bytes | None, key: bytes | None) -> str | None:
-        """See `MappedTopic.thing_of`."""
-        try:
-            return name_in_key(key) if self._thing is None else self._thing(decode_document(value or b""))
-        except ValueError:
-            return None
-
     def _time_ns(self, value: Any) -> int:
+        if isinstance(value, Instant):
+            return parse_time(int(value), value.unit)
         if isinstance(value, Decimal):
             return parse_time(str(value).encode(), self._unit_there)
         if isinstance(value, bool) or not isinstance(value, int | str):
@@ -233,6 +167,9 @@ def _double(value: Any) -> float:
             raise ValueError(message)
         if value == "-0":  # an integer, as without quotes
             return 0.0
+    elif isinstance(value, float):  # others are decimals
+        message = f"{value} is not a finite number"
+        raise ValueError(message)  # noqa: TRY004 - as above
     elif not isinstance(value, bool | int | Decimal):
         message = "expected a number"
         raise ValueError(message)  # noqa: TRY004 - as above

@@ -1,13 +1,27 @@
-"""Defines ``[[stream]]``: how the records of a stream are read from messages that other programs produce."""
+"""Defines ``[[stream]]``: how the records of a stream are read from messages that other programs produce.
+
+Also defines ``[registry]``, where the schemas of such messages are.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from broker.settings import Section, TopicName
+from broker.settings import (
+    CertificateFile,
+    Duration,
+    SecretFile,
+    Section,
+    TopicName,
+    duration_between,
+    read_secret,
+)
+from broker.times import parse_duration
 from broker.wire.records import NAME_LENGTH_MAX
 from joiner.mapping.conditions import parse_condition, parse_literal
 from joiner.mapping.paths import parse_path
@@ -54,7 +68,9 @@ PathText = Annotated[str, AfterValidator(_path)]
 
 
 class StreamSettings(Section):
-    """A ``[[stream]]``: a topic whose messages are JSON of any layout, and where its records' fields are in them.
+    """A ``[[stream]]``: a topic whose messages have any layout, and where its records' fields are in them.
+
+    ``format``: of the messages. All but plain JSON begin with the id of a schema (see `joiner.mapping.framing`).
 
     ``key``, ``time``, ``value`` and ``id`` are paths (see `joiner.mapping.paths`). ``key`` can also be a string in
     quotes or ``kafka.key``, and ``time`` can be ``kafka.timestamp``. Without ``id``, a record is identified by its
@@ -64,6 +80,7 @@ class StreamSettings(Section):
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     topic: TopicName
+    format: Literal["json", "avro", "json_schema"] = "json"
     key: Annotated[str, AfterValidator(_path_or_literal)]
     time: Annotated[str, AfterValidator(_path_or_timestamp)]
     time_unit: Literal["s", "ms", "us", "ns"] | None = None
@@ -87,9 +104,69 @@ class StreamSettings(Section):
 
     def semantics(self, time_unit: str) -> dict[str, Any]:
         """Return what affects which records the stream has. ``time_unit``: the application's, the default."""
-        # Repartitioning changes the topic that is read, so that it is included only where it is used.
-        without = {"name"} if self.repartition else {"name", "repartition"}
+        # The defaults are left out, because the states of earlier releases have neither.
+        defaults = {
+            name for name, default in (("format", "json"), ("repartition", False)) if getattr(self, name) == default
+        }
+        without = {"name"} | defaults
         return {**self.model_dump(exclude=without), "time_unit": self.time_unit or time_unit}
+
+    @property
+    def needs_registry(self) -> bool:
+        """Whether its messages can be decoded only with schemas from a registry."""
+        return self.format == "avro"
+
+
+def _http_url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or re.search(r"[\s\0?#]", text):
+        message = "must be an http:// or https:// URL with a host and, optionally, a port and a path"
+        raise ValueError(message)
+    if "@" in parts.netloc:
+        message = "must not contain a user name or password: set registry.user and registry.password_file"
+        raise ValueError(message)
+    return text.rstrip("/")
+
+
+class RegistrySettings(Section):
+    """``[registry]``: the schema registry, for streams whose messages begin with the id of a schema.
+
+    ``timeout``: of a request. ``unknown_schema``: whether a unit waits at a message whose schema the registry does not
+    know, or rejects it.
+    """
+
+    url: Annotated[str, AfterValidator(_http_url)] | None = None
+    user: Annotated[str, Field(pattern="^[^:]+$")] | None = None
+    password: SecretStr | None = None
+    password_file: SecretFile = None
+    ca_file: CertificateFile = None
+    timeout: Annotated[Duration, duration_between("100ms", "30s")] = parse_duration("3s")
+    unknown_schema: Literal["stop", "reject"] = "stop"
+
+    def secret(self) -> str | None:
+        """Return the password, or None if none is set. A password file takes precedence over ``password``."""
+        if self.password_file is not None:
+            return read_secret(self.password_file)
+        return self.password.get_secret_value() if self.password else None
+
+
+def mistakes_of_formats(streams: Sequence[StreamSettings], registry: RegistrySettings) -> list[str]:
+    """Return what is wrong with the formats of all streams taken together."""
+    formats: dict[str, set[str]] = {}
+    for stream in streams:
+        formats.setdefault(stream.topic, set()).add(stream.format)
+    mistakes = [
+        f"the streams of the topic {topic!r} have different formats ({', '.join(sorted(found))}): a topic has one"
+        for topic, found in sorted(formats.items())
+        if len(found) > 1
+    ]
+    if registry.url is None and any(stream.needs_registry for stream in streams):
+        mistakes.append("a [[stream]] has the format 'avro', which needs registry.url")
+    return mistakes
 
 
 def mistakes_of_partitions(

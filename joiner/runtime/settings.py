@@ -32,7 +32,13 @@ from broker.settings import (
 )
 from broker.times import parse_duration
 from joiner.functions import load_all
-from joiner.mapping.settings import KAFKA_KEY, StreamSettings, mistakes_of_partitions
+from joiner.mapping.settings import (
+    KAFKA_KEY,
+    RegistrySettings,
+    StreamSettings,
+    mistakes_of_formats,
+    mistakes_of_partitions,
+)
 from joiner.operators import (
     NAME_LENGTH_MAX,
     AlignSettings,
@@ -183,6 +189,7 @@ class JoinerSettings(ServiceSettings):
     join: list[JoinSettings] = Field(default_factory=list)
     align: list[AlignSettings] = Field(default_factory=list)
     stream: list[StreamSettings] = Field(default_factory=list)
+    registry: RegistrySettings = RegistrySettings()
 
     @model_validator(mode="after")
     def _operators_fit_together(self) -> Self:
@@ -237,6 +244,7 @@ class JoinerSettings(ServiceSettings):
                 f"a [[stream]] cannot be in topics.data ({self.topics.data!r}), which has records of the pipeline's "
                 "own form: set topics.data to another topic"
             )
+        mistakes += mistakes_of_formats(self.stream, self.registry)
         if self.stream and self.topics.has_rows:
             mistakes.append("topics.data_format is 'arrow', which cannot be combined with a [[stream]]")
         return mistakes

@@ -6,12 +6,17 @@ moment. Optional members that say nothing about the measurement are left out.
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
+
+import fastavro
+
+from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header
 
 BASE_MS: Final = 1_700_000_000_000
 """When the measurements begin, in ms since the epoch."""
@@ -48,17 +53,37 @@ class Measurement(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout with its two streams. ``build`` returns the content of a message."""
+    """A layout with its two streams. ``build`` returns the content of a message.
+
+    ``avro_schema`` returns the schema of a stream's messages, if they are Avro. Its id is the stream's place, from 1.
+    """
 
     streams: tuple[Stream, Stream]
     build: Callable[[Measurement], dict[str, Any]]
     resolution_ms: int = 1
     """All times are multiples of this."""
+    avro_schema: Callable[[Stream], dict[str, Any]] | None = None
 
     def message(self, measured: Measurement) -> Message:
         """Return the message about a measurement."""
-        value = json.dumps(self.build(measured), separators=(",", ":")).encode()
+        if self.avro_schema is None:
+            value = json.dumps(self.build(measured), separators=(",", ":")).encode()
+        else:
+            written = io.BytesIO()
+            fastavro.schemaless_writer(written, self.avro_schema(measured.stream), self.build(measured))
+            value = add_header(self.streams.index(measured.stream) + 1, written.getvalue())
         return Message(measured.stream.topic, measured.thing, value)
+
+    def schemas(self) -> SchemaTable:
+        """Return the schemas of the messages."""
+        by_id = enumerate(self.streams, 1) if self.avro_schema is not None else ()
+        return SchemaTable(
+            {
+                schema_id: RegisteredSchema("AVRO", json.dumps(self.avro_schema(stream)))
+                for schema_id, stream in by_id
+                if self.avro_schema is not None
+            }
+        )
 
     def measurements(self, draw: random.Random, things: Sequence[str], count: int) -> Iterator[Measurement]:
         """Yield ``count`` measurements of both streams, some of them out of order."""
@@ -201,6 +226,14 @@ def _ksqldb(measured: Measurement) -> dict[str, Any]:
     }
 
 
+def ksqldb_schema(stream: Stream) -> dict[str, Any]:
+    """Return the schema that ksqlDB registers for a stream: a record whose fields are optional."""
+    columns = (("MACHINE", "string"), ("MEASURED_AT", "long"), (stream.name.upper(), "double"))
+    fields = [{"name": name, "type": ["null", kind], "default": None} for name, kind in columns]
+    names = {"name": "KsqlDataSourceSchema", "namespace": "io.confluent.ksql.avro_schemas"}
+    return {"type": "record", **names, "fields": fields}
+
+
 def _climate(topic: str, other_topic: str) -> tuple[Stream, Stream]:
     return Stream("temperature", topic, 21.5), Stream("humidity", other_topic, 48.2)
 
@@ -220,3 +253,8 @@ LAYOUTS: Final[dict[str, Layout]] = {
     "ksqldb": Layout(_spindle("SPINDLE_SPEED", "SPINDLE_TORQUE"), _ksqldb),
 }
 """By the name that the info strings of the page's code blocks contain."""
+
+AVRO_LAYOUTS: Final[dict[str, Layout]] = {
+    "ksqldb_avro": Layout(_spindle("SPINDLE_SPEED", "SPINDLE_TORQUE"), _ksqldb, avro_schema=ksqldb_schema),
+}
+"""The same for layouts whose messages are Avro. The page shows their content as JSON."""

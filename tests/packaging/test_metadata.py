@@ -17,6 +17,7 @@ PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_te
 LOCKS: Final = {
     "library": (),
     "services": ("service", "sparkplug"),
+    "registry": ("registry",),
     "control": ("control",),
     "arrow": ("arrow",),
     "spark": ("service", "spark"),
@@ -43,9 +44,8 @@ def test_the_version_is_the_same_wherever_it_is_written() -> None:
 
 
 def test_every_package_that_an_extra_may_lack_has_a_message() -> None:
-    needed = {one.name for one in [*wanted("delta"), *wanted("spark"), *wanted("control"), *wanted("sparkplug")]} - {
-        one.name for one in wanted()
-    }
+    extras = ("delta", "spark", "control", "sparkplug", "registry")
+    needed = {one.name for one in wanted(*extras)} - {one.name for one in wanted()}
     assert set(DISTRIBUTIONS.values()) == needed
 
 

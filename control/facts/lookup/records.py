@@ -24,6 +24,7 @@ from joiner.runtime.kafka.checkpoint_log import read_appended
 from joiner.runtime.kafka.clients import log_range
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import UnitStopped
+from joiner.runtime.registry import schemas_of
 from joiner.runtime.task.decoding.factory import make_decoder
 from joiner.runtime.task.decoding.keys import Keys
 from joiner.runtime.task.decoding.messages import Messages
@@ -261,7 +262,10 @@ def _records_in(
     keys = Keys(subject.unit, settings.topics.partitions)
     message_keys = [one.key() for one in messages] if topic in settings.keyed_topics else None
     given = Messages.of(offsets, times_ms, [one.value() for one in messages], message_keys)
-    intake = make_decoder(subject.settings, topic, subject.unit, keys).decode(given)
+    try:
+        intake = make_decoder(settings, topic, subject.unit, keys, schemas_of(settings)).decode(given)
+    except UnitStopped as error:  # a schema is not available
+        raise Unavailable(str(error)) from error
     key = keys.number(subject.thing)
     return {
         side: _shown(intake, (number, stream), key, given, consumed, has_rows=settings.topics.has_rows)

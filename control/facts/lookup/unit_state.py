@@ -18,13 +18,14 @@ from joiner.runtime.kafka.clients import log_range, make_admin, read_to_end
 from joiner.runtime.kafka.readers import ClaimCancelled, Readers
 from joiner.runtime.model import StateLog, UnitStopped, checkpoint_key, manifest_key
 from joiner.runtime.ownership.restore import build_state
+from joiner.runtime.registry import schemas_of
 from joiner.runtime.settings import semantic_differences
 from joiner.runtime.task.unit import Unit
 
 if TYPE_CHECKING:
     from control.facts.lookup.one_at_a_time import Deadline
     from joiner.runtime.model import Checkpoint
-    from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.settings import JoinerSettings
 
 STATE_BYTES_MAX: Final = 256 * 1024 * 1024
 """The maximum number of bytes read for a unit's state, including both of its snapshots."""
@@ -169,6 +170,7 @@ def _build(readers: Readers, log: _Log, checkpoint: Checkpoint, deadline: Deadli
     is_ahead = any(at > checkpoint.offsets.get(topic, -1) for topic, at in newest.offsets.items())
     if is_ahead or newest.fingerprint != checkpoint.fingerprint:
         raise Unavailable(why)
-    restored = Unit.restore(readers.settings, checkpoint.unit, log.state.snapshot(newest))
+    saved = log.state.snapshot(newest)
+    restored = Unit.restore(readers.settings, checkpoint.unit, saved, schemas_of(readers.settings))
     at_ms = log.at_ms[manifest_key(checkpoint.unit, newest.slot)]
     return UnitState(restored, AsOf("snapshot", restored.offsets, at_ms, why))

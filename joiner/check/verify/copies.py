@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.partitioner import partition_of
 from joiner.mapping.reading import MappedTopic
+from joiner.runtime.registry import schemas_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +55,7 @@ class _Topic:
     ) -> None:
         self._topic, self._target, self._evidence, self._findings = topic, target, evidence, findings
         self._count = settings.topics.partitions
-        self._mapping = MappedTopic(settings.mapped_streams(target), settings.events.time_unit)
+        self._mapping = MappedTopic(settings.mapped_streams(target), settings.events.time_unit, schemas_of(settings))
         self._found: defaultdict[int, dict[int, _Found]] = defaultdict(dict)
         """The copies by the partition and the offset of their originals."""
 

@@ -22,6 +22,7 @@ from broker.wire.records import ROW_BITS, Record, Rejected, Unreadable, Watermar
 from joiner.check.model.expected import ACCEPTED, LATE, Judge
 from joiner.check.model.oracle import ALL_KEYS
 from joiner.mapping.reading import MappedTopic
+from joiner.runtime.registry import schemas_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -96,7 +97,7 @@ class UnitJudgement:
         self.read_count = 0
         self._settings = settings
         self._mappings = {
-            topic: MappedTopic(streams, settings.events.time_unit)
+            topic: MappedTopic(streams, settings.events.time_unit, schemas_of(settings))
             for topic in settings.input_topics
             if (streams := settings.mapped_streams(topic))
         }

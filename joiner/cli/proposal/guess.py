@@ -22,7 +22,7 @@ from joiner.cli.proposal.times import (
 )
 from joiner.cli.proposal.values import StreamGuess, streams_of
 from joiner.mapping.conditions import parse_literal
-from joiner.mapping.reading import decode_document
+from joiner.mapping.documents import decode_document
 from joiner.mapping.settings import KAFKA_KEY, KAFKA_TIMESTAMP
 
 _OWN_FIELDS: Final = frozenset({"thing", "quantity", "phenomenonTime", "result", "id"})
@@ -199,7 +199,7 @@ def _format_of(value: bytes) -> str:
     if value[:1] == b"\0" and len(value) > 5:  # noqa: PLR2004 - the magic byte, and the schema's id of four bytes
         return (
             f"; it begins like a message with a schema (id {int.from_bytes(value[1:5])}) in a schema registry, such as "
-            "Avro: have it written as JSON without a schema"
+            'Avro: describe its streams yourself, with format = "avro" or "json_schema"'
         )
     if value[:4] == b"\xff\xff\xff\xff":
         return "; it begins like Arrow: see topics.data_format"

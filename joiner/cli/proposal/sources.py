@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from broker.kafka.topics import TopicFacts, data_topic_specs, topic_facts, topic_faults
 from broker.settings import KafkaSettings, TopicName, TopicSettings
 from joiner.cli.proposal.samples import Sample, Source, UnusableSource
-from joiner.mapping.reading import MESSAGE_BYTES_MAX
+from joiner.mapping.documents import MESSAGE_BYTES_MAX
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
 

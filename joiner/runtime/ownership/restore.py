@@ -24,6 +24,7 @@ from joiner.runtime.kafka.transaction import OwnershipInDoubt, UnitTransactions,
 from joiner.runtime.model import Checkpoint, StateLog, UnitStopped
 from joiner.runtime.ownership.dangling import ReplayedEffects
 from joiner.runtime.ownership.eligibility import check_log_range, log_ranges
+from joiner.runtime.registry import schemas_of
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.effects import Effects
@@ -155,7 +156,7 @@ def unless_fenced(transactions: UnitTransactions) -> Iterator[None]:
 def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, checkpoint: Checkpoint) -> Unit:
     manifests = state.manifests()
     if not manifests:
-        return Unit(settings, unit, checkpoint.start)
+        return Unit(settings, unit, checkpoint.start, schemas=schemas_of(settings))
     manifest = manifests[0]
     if manifest.fingerprint != checkpoint.fingerprint:
         raise UnitStopped(
@@ -168,7 +169,7 @@ def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, checkpo
             f"{offsets_as_text(checkpoint.offsets)}): the state topic has lost acknowledged records; restore the "
             "topic, or start over with `joiner reset`"
         )
-    return Unit.restore(settings, unit, state.snapshot(manifest))
+    return Unit.restore(settings, unit, state.snapshot(manifest), schemas_of(settings))
 
 
 def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effects | None = None) -> int:

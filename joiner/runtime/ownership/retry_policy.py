@@ -17,6 +17,7 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.transaction import Aborted, OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.eligibility import LogShort, OwnedElsewhere, TopicUnknown
+from joiner.runtime.registry import SchemaUnavailable
 
 
 class Cause(NamedTuple):
@@ -46,6 +47,7 @@ CAUSES: Final = (
     # Can happen briefly after a leader election. Retries stop soon: if the log was truncated, new records would fill
     # the gap and hide the loss.
     Cause("a log ends before the consumed offset", (LogShort,), 0.5, 2.0, lasts_s=10.0),
+    Cause("a schema is not available", (SchemaUnavailable,), 1.0, 15.0),
     # Changed settings, a damaged snapshot, missing records or a full buffer. The error message says what to do.
     Cause("the unit cannot be continued as it is", (UnitStopped,)),
     Cause("the owner of the unit is in doubt", (OwnershipInDoubt,), 1.0, 30.0),

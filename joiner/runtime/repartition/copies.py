@@ -21,6 +21,7 @@ from broker.wire.origin import ORIGIN_HEADER, Origin, encode_origin
 from joiner.mapping.reading import MappedTopic
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, within
+from joiner.runtime.registry import schemas_of
 from joiner.runtime.repartition.merging import Part, merged_order
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decoding.messages import Messages
@@ -46,7 +47,7 @@ class CopyWriter:
         self._targets, self._clock = settings.repartitioned, clock
         self._count = settings.topics.partitions
         self._mappings = {
-            topic: MappedTopic(settings.mapped_streams(target), settings.events.time_unit)
+            topic: MappedTopic(settings.mapped_streams(target), settings.events.time_unit, schemas_of(settings))
             for topic, target in self._targets.items()
         }
         self._partition_of = lru_cache(_KEYS_MAX)(partition_of)

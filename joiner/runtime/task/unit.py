@@ -30,6 +30,7 @@ from joiner.runtime.task.operators.unit_join import UnitJoin
 from joiner.runtime.task.unit_snapshot import VERSION, UnitSnapshot, decode, encode
 
 if TYPE_CHECKING:
+    from joiner.mapping.framing import Schemas
     from joiner.operators import AlignSettings
     from joiner.runtime.settings import JoinerSettings
     from joiner.runtime.task.operators.held_by_key import HeldByKey
@@ -49,9 +50,17 @@ class Unit:
     """The state of one unit of an application: its operators, its keys, and the offsets that it has consumed."""
 
     def __init__(
-        self, settings: JoinerSettings, unit: int, offsets: Mapping[str, int], things: Sequence[str] = ()
+        self,
+        settings: JoinerSettings,
+        unit: int,
+        offsets: Mapping[str, int],
+        things: Sequence[str] = (),
+        schemas: Schemas | None = None,
     ) -> None:
-        """Start at ``offsets`` (by input topic) without any held records. ``things``: by key number, see `Keys`."""
+        """Start at ``offsets`` (by input topic) without any held records. ``things``: by key number, see `Keys`.
+
+        ``schemas``: knows the schemas of messages that name theirs.
+        """
         self.number = unit
         self.offsets = dict(offsets)
         self.counts: Counter[str] = Counter()
@@ -59,7 +68,9 @@ class Unit:
         self._keys = Keys(unit, settings.topics.partitions, things)
         self._keys_swept_above = _KEYS_MIN
         self._appended = {topic: AppendTimes() for topic in offsets} if settings.metrics.listen else {}
-        self._decoders = {topic: make_decoder(settings, topic, unit, self._keys) for topic in settings.input_topics}
+        self._decoders = {
+            topic: make_decoder(settings, topic, unit, self._keys, schemas) for topic in settings.input_topics
+        }
         shared = unit, self._keys, self._appended
         self._joins = [UnitJoin(settings, join, *shared) for join in settings.join]
         self._aligns = [_unit_align(settings, align, *shared) for align in settings.align]
@@ -77,7 +88,8 @@ class Unit:
         state, without output and without checking the limits of the buffers. ``is_part``: further parts of the same
         batch follow, and the limits are checked after the last one.
 
-        Raises `UnitStopped` if the messages do not continue the state, or if a buffer exceeds a limit.
+        Raises `UnitStopped` if the messages do not continue the state, if a buffer exceeds a limit, or if a schema is
+        not available; and then the unit can no longer be used.
         """
         effects = Effects()
         inputs: dict[tuple[int, int], SideInput] = {}
@@ -138,10 +150,13 @@ class Unit:
         return encode(saved)
 
     @classmethod
-    def restore(cls, settings: JoinerSettings, unit: int, data: bytes) -> Unit:
-        """Restore a unit from a snapshot. Raises `UnitStopped` if the snapshot cannot be read."""
+    def restore(cls, settings: JoinerSettings, unit: int, data: bytes, schemas: Schemas | None = None) -> Unit:
+        """Restore a unit from a snapshot. Raises `UnitStopped` if the snapshot cannot be read.
+
+        ``schemas``: see the constructor.
+        """
         try:
-            return cls._restored(settings, unit, decode(data))
+            return cls._restored(settings, unit, decode(data), schemas)
         except NewerSnapshotError as error:
             message = f"the snapshot of unit {unit} was written by a newer release ({error}); run that release"
             raise UnitStopped(message) from error
@@ -153,8 +168,10 @@ class Unit:
             raise UnitStopped(message) from error
 
     @classmethod
-    def _restored(cls, settings: JoinerSettings, unit: int, saved: UnitSnapshot) -> Unit:
-        restored = cls(settings, unit, saved.offsets, saved.things)
+    def _restored(
+        cls, settings: JoinerSettings, unit: int, saved: UnitSnapshot, schemas: Schemas | None = None
+    ) -> Unit:
+        restored = cls(settings, unit, saved.offsets, saved.things, schemas)
         restored.counts = Counter(saved.counts)
         for operator in restored._operators:
             operator.load(saved)

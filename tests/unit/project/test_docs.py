@@ -33,7 +33,7 @@ from control.settings import ControlSettings
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
 from db_connector.settings import DeltaSettings, PostgresqlSettings
 from joiner.functions import BUILT_IN
-from joiner.mapping.settings import StreamSettings
+from joiner.mapping.settings import RegistrySettings, StreamSettings
 from joiner.operators import AlignSettings, ColumnSettings, GridSettings, JoinSettings, Stream
 from joiner.runtime import control, model
 from joiner.runtime.ownership import unit_reports
@@ -73,6 +73,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "join": JoinSettings,
     "align": AlignSettings,
     "stream": StreamSettings,
+    "registry": RegistrySettings,
     "connector": ConnectorSettings,
     "db_connector": DbConnectorSettings,
     "control": ControlSettings,
@@ -189,7 +190,11 @@ CHANGED: Final[dict[str, dict[str, Any]]] = {
     },
     "stream": {
         "name": "y", "topic": "other", "key": "$.l", "time": "kafka.timestamp", "time_unit": "s", "value": "$.w",
-        "id": "$.i", "where": "$.w", "repartition": True,
+        "id": "$.i", "where": "$.w", "format": "json_schema", "repartition": True,
+    },
+    "registry": {
+        "url": "http://other", "user": "me", "password": "secret", "password_file": ROOT / "LICENSE",
+        "ca_file": None, "timeout": "1s", "unknown_schema": "reject",
     },
 }  # fmt: skip
 

@@ -109,6 +109,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "docs/recovery.md": (
             *(
                 "rolls back within 10 s",
+                "know a schema | 1 s | 15 s |",
                 "a snapshot of at most 8 MiB",
                 "A snapshot over 8 MiB",
                 "within the time limit of 2.5 to 3 s",

@@ -1,7 +1,8 @@
 """Decodes messages in other programs' layouts, as each ``[[stream]]`` says, into the same columns as `decoder`.
 
 Every message is read as a whole: it is rejected if one of its records is. Most messages are read as columns
-(`joiner.mapping.bulk`); the rest are read one by one (`joiner.mapping.reading`), with the same result.
+(`joiner.mapping.bulk`, `joiner.mapping.avro_bulk`); the rest are read one by one (`joiner.mapping.reading`), with the
+same result.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import numpy as np
 from broker.wire.bulk import encode_sides, escape
 from broker.wire.columns import StringColumn, decimals
 from broker.wire.records import Unreadable
-from joiner.mapping.bulk import BulkReader, StreamRecords
+from joiner.mapping.avro_bulk import AvroBulkReader
+from joiner.mapping.bulk import BulkReader
+from joiner.mapping.fields import KafkaColumns, StreamRecords
+from joiner.mapping.formats import AVRO, JSON_SCHEMA
+from joiner.mapping.framing import SchemaTable
 from joiner.mapping.reading import MappedRecord, MappedTopic
 from joiner.runtime.task.decoding.decoder import TopicDecoder
 from joiner.runtime.task.decoding.intake import Intake, Records, records_of
@@ -22,8 +27,12 @@ from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.payloads import encode_times
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
+    from joiner.mapping.framing import Schemas
+    from joiner.mapping.settings import StreamSettings
     from joiner.runtime.settings import JoinerSettings
 
     Ints = NDArray[np.int64]
@@ -43,16 +52,19 @@ class _Part(NamedTuple):
 class MappedDecoder(TopicDecoder):
     """Decodes the messages of one input topic that has mapped streams."""
 
-    def __init__(self, settings: JoinerSettings, topic: str, unit: int, keys: Keys) -> None:
+    def __init__(
+        self, settings: JoinerSettings, topic: str, unit: int, keys: Keys, schemas: Schemas | None = None
+    ) -> None:
+        """``schemas``: knows the schemas of the messages, if their format needs any."""
         super().__init__(settings, topic, unit, keys)
-        streams = settings.mapped_streams(topic)
+        streams, known = settings.mapped_streams(topic), schemas or SchemaTable()
         self._unit_of_time = settings.events.time_unit
         self._names = [stream.name for stream in streams]
-        self._one_by_one = MappedTopic(streams, settings.events.time_unit)
-        self._at_once = BulkReader(streams, settings.events.time_unit)
+        self._one_by_one = MappedTopic(streams, settings.events.time_unit, known)
+        self._at_once = _bulk_reader(streams, settings.events.time_unit, known)
 
     def decode(self, messages: Messages) -> Intake:
-        """Decode a batch of messages, which are in offset order."""
+        """Decode a batch of messages, which are in offset order. Raises the errors of `Schemas.get`."""
         intake = Intake(records=len(messages))
         parts, is_left = self._read_at_once(messages)
         refused = self._read_one_by_one(messages, is_left, parts)
@@ -75,7 +87,7 @@ class MappedDecoder(TopicDecoder):
 
     def _read_at_once(self, messages: Messages) -> tuple[dict[str, list[_Part]], NDArray[np.bool_]]:
         """Return the records of the messages that can be read as columns, by stream, and which messages are left."""
-        found, is_left = self._at_once.read(messages.value, messages.append_ms, messages.key)
+        found, is_left = self._at_once.read(messages.value, KafkaColumns(messages.append_ms, messages.key))
         latest_ns = messages.append_ms * 1_000_000 + self._max_future_skew_ns
         for some in found:
             for one in some:
@@ -162,6 +174,12 @@ class MappedDecoder(TopicDecoder):
         keys = self._keys.numbers(records.thing)
         if keys is not None:  # `_number_things` has refused all others
             self._share_out(intake, records, keys, np.zeros_like(keys), [self._by_quantity[name]])
+
+
+def _bulk_reader(streams: Sequence[StreamSettings], time_unit: str, schemas: Schemas) -> BulkReader | AvroBulkReader:
+    if streams[0].format == AVRO:
+        return AvroBulkReader(streams, time_unit, schemas)
+    return BulkReader(streams, time_unit, has_header=streams[0].format == JSON_SCHEMA)
 
 
 def _value_of(messages: Messages, row: int) -> bytes | None:

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from broker.wire.records import Record, Unreadable
-from joiner.mapping.reading import DEPTH_MAX, MESSAGE_BYTES_MAX, NUMBER_LENGTH_MAX, MappedTopic
+from joiner.mapping.documents import DEPTH_MAX, MESSAGE_BYTES_MAX, NUMBER_LENGTH_MAX
+from joiner.mapping.reading import MappedTopic
 from joiner.mapping.settings import StreamSettings
 
 SPEED: dict[str, Any] = {

@@ -53,6 +53,17 @@ def test_a_join_names_a_stream_and_reads_its_topic() -> None:
         ({"stream": [SPEED | {"value": "$.a.*"}]}, "is not a path at '.*'"),
         ({"stream": [SPEED | {"where": "$.a = 1"}]}, "is not a condition at '= 1'"),
         ({"stream": [SPEED | {"unit": "ms"}]}, "unit"),
+        ({"stream": [SPEED | {"format": "avro"}]}, "a [[stream]] has the format 'avro', which needs registry.url"),
+        ({"stream": [SPEED | {"format": "xml"}]}, "'json', 'avro' or 'json_schema'"),
+        (
+            {"stream": [SPEED, SPEED | {"name": "torque", "format": "json_schema"}]},
+            "the streams of the topic 'plant' have different formats (json, json_schema)",
+        ),
+        ({"registry": {"url": "ftp://registry"}}, "must be an http:// or https:// URL"),
+        ({"registry": {"url": "http://me:secret@registry"}}, "must not contain a user name or password"),
+        ({"registry": {"url": "http://registry", "user": "a:b"}}, "user"),
+        ({"registry": {"url": "http://registry", "timeout": "1h"}}, "must be from 100ms to 30s"),
+        ({"registry": {"url": "http://registry", "unknown_schema": "guess"}}, "'stop' or 'reject'"),
     ],
 )
 def test_mistakes_are_reported(sections: dict[str, Any], reason: str) -> None:
@@ -154,6 +165,21 @@ def test_the_topics_to_create_are_the_copies_and_other_topics_say_how_to_get_one
     assert copy.required == {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
     assert "repartition = true" in (specs["lab"].remedy or "")
     assert specs["machine.out"].remedy is None
+
+
+def test_the_format_of_earlier_releases_leaves_the_semantics_as_they_were() -> None:
+    (plain,) = make_settings(stream=[SPEED]).stream
+    assert "format" not in plain.semantics("ms")
+    (framed,) = make_settings(stream=[SPEED | {"format": "json_schema"}]).stream
+    assert framed.semantics("ms") == plain.semantics("ms") | {"format": "json_schema"}
+    assert make_settings(stream=[plain]).fingerprint() != make_settings(stream=[framed]).fingerprint()
+
+
+def test_where_the_schemas_are_does_not_change_the_results() -> None:
+    avro = [SPEED | {"format": "avro"}]
+    one = make_settings(stream=avro, registry={"url": "http://one"})
+    other = make_settings(stream=avro, registry={"url": "http://two/path", "unknown_schema": "reject"})
+    assert one.fingerprint() == other.fingerprint()
 
 
 def test_the_order_of_the_sections_does_not_matter() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from joiner.cli.proposal.command import QUESTION, run
 from joiner.cli.proposal.sources import read_file
-from joiner.mapping.reading import MESSAGE_BYTES_MAX
+from joiner.mapping.documents import MESSAGE_BYTES_MAX
 
 ROOT = Path(__file__).parents[5]
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import Any
 
 import pytest
 
+from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header
 from joiner.mapping.reading import MappedRecord, MappedTopic
+from joiner.runtime.model import UnitStopped
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decoding.factory import make_decoder
 from joiner.runtime.task.decoding.intake import LEFT, RIGHT, Intake
 from joiner.runtime.task.decoding.keys import Keys
 from joiner.runtime.task.emit import sides_of
 from joiner.runtime.task.unit import Unit
+from tests.property.avro_data import varint
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, batch, lines, make_settings, message, thing_of
 
 DAY_MS = 86_400_000
@@ -143,3 +147,93 @@ def test_records_of_two_layouts_are_joined_whatever_the_batches(sizes: list[int]
     assert [
         (one["phenomenonTime"], one["result"], one["left"]["id"]) for one in results if one["id"].endswith(":3:3")
     ] == [(BASE_MS + 3000, 206.0, "3")]
+
+
+AVRO_SCHEMA = {
+    "type": "record",
+    "name": "Plant",
+    "fields": [
+        {"name": "id", "type": "string"},
+        {"name": "ts", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "rpm", "type": "int"},
+        {"name": "nm", "type": ["null", "double"]},
+    ],
+}
+AVRO: dict[str, Any] = {"format": "avro"}
+SCHEMAS = SchemaTable({1: RegisteredSchema("AVRO", json.dumps(AVRO_SCHEMA))})
+
+
+def avro_plant(offset: int, time_ms: int, torque: float | None = None, thing: str = "a", schema_id: int = 1) -> Any:
+    text = thing.encode()
+    data = varint(len(text)) + text + varint(time_ms) + varint(100 + offset)
+    data += varint(0) if torque is None else varint(1) + struct.pack("<d", torque)
+    return message(offset, add_header(schema_id, data))
+
+
+def avro_settings(**more: Any) -> JoinerSettings:
+    return settings_of(SPEED | AVRO, TORQUE | AVRO | {"where": "$.nm != null"}, registry={"url": "http://r"}, **more)
+
+
+def test_avro_messages_are_read_as_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = read_one_by_one(monkeypatch)
+    messages = [avro_plant(n, BASE_MS + n, [None, 2.5, 3.5][n % 3], "é" if n == 7 else "a") for n in range(100)]
+    decoder = make_decoder(avro_settings(), "plant", 0, Keys(0, 1), SCHEMAS)
+    intake = decoder.decode(batch(messages))
+    assert seen == [7]
+    speeds, torques = (intake.sides[0, side].rows() for side in (LEFT, RIGHT))
+    assert speeds.seq.tolist() == [*range(100)]
+    assert torques.seq.tolist() == [n for n in range(100) if n % 3]
+    assert torques.ts_ns.tolist() == [(BASE_MS + n) * 10**6 for n in range(100) if n % 3]
+
+
+def test_avro_messages_whose_schema_is_unknown_are_dead_letters() -> None:
+    decoder = make_decoder(avro_settings(), "plant", 0, Keys(0, 1), SCHEMAS)
+    intake = decoder.decode(
+        batch([avro_plant(0, BASE_MS), avro_plant(1, BASE_MS, schema_id=9), avro_plant(2, BASE_MS)])
+    )
+    assert [letter.reason for letter in intake.rejected] == ["the schema registry has no schema with the id 9"]
+    assert intake.sides[0, LEFT].rows().seq.tolist() == [0, 2]
+
+
+def test_json_after_the_id_of_a_schema_is_read_as_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = read_one_by_one(monkeypatch)
+    settings = settings_of(SPEED | {"format": "json_schema"})
+    values = [add_header(n, json.dumps({"id": "a", "ts": BASE_MS + n, "rpm": n}).encode()) for n in range(50)]
+    values[20] = values[20][5:]
+    intake = read(settings, *(message(n, value) for n, value in enumerate(values)))
+    assert seen == [20]
+    assert [(letter.offset, "byte 0" in letter.reason) for letter in intake.rejected] == [(20, True)]
+    assert intake.sides[0, LEFT].rows().seq.tolist() == [n for n in range(50) if n != 20]
+
+
+class _Away:
+    """A registry that answers only while it is up."""
+
+    def __init__(self) -> None:
+        self.is_up = False
+
+    def get(self, schema_id: int) -> RegisteredSchema | None:
+        if not self.is_up:
+            raise UnitStopped("the registry is away")
+        return SCHEMAS.get(schema_id)
+
+
+def test_a_unit_that_waited_for_a_schema_writes_what_one_that_did_not_wait_writes() -> None:
+    settings = avro_settings()
+    messages = [avro_plant(n, BASE_MS + 10 * n, 2.5 if n % 2 else None) for n in range(20)]
+    whole = Unit(settings, 0, {"plant": 0}, schemas=SCHEMAS)
+    wanted = lines(settings, whole.apply({"plant": batch(messages)}, {"plant": 20}))
+    assert wanted
+    away = _Away()
+    unit = Unit(settings, 0, {"plant": 0}, schemas=away)
+    with pytest.raises(UnitStopped, match="the registry is away"):
+        unit.apply({"plant": batch(messages)}, {"plant": 20})
+    assert unit.offsets == {"plant": 0}
+    away.is_up = True
+    # The unit is claimed again: its state is that of its last commit.
+    again = Unit(settings, 0, {"plant": 0}, schemas=away)
+    first = lines(settings, again.apply({"plant": batch(messages[:12])}, {"plant": 12}))
+    restored = Unit.restore(settings, 0, again.snapshot(), away)
+    assert sorted([*first, *lines(settings, restored.apply({"plant": batch(messages[12:])}, {"plant": 20}))]) == sorted(
+        wanted
+    )

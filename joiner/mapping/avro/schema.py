@@ -1,0 +1,158 @@
+"""Parses Avro schemas. The types of a schema are a graph, because a record can contain itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+from joiner.mapping.documents import DEPTH_MAX
+
+SCHEMA_LENGTH_MAX: Final = 1024 * 1024
+"""The maximum length of a schema, with those that it refers to, in characters."""
+
+TYPES_MAX: Final = 10_000
+"""The maximum number of types in a schema."""
+
+SIZE_MAX: Final = 2**31 - 1
+"""The maximum size of a fixed in bytes."""
+
+SCALE_MAX: Final = 400
+"""The maximum scale of a decimal. With a larger one, the logical type is ignored."""
+
+PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+
+_SYMBOL: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+
+_TIME_UNITS: Final = {
+    f"{prefix}timestamp-{name}": unit
+    for prefix in ("", "local-")
+    for name, unit in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
+}
+
+
+@dataclass(eq=False)
+class AvroType:
+    """A type. ``kind``: the name of a primitive or complex type, or ``union``.
+
+    ``time_unit``: of a timestamp (a key of `broker.times.UNIT_NS`), otherwise empty. ``scale``: of a decimal, otherwise
+    None. ``size``: of a fixed. ``symbols``: of an enum. ``fields``: of a record. ``items``: what an array or a map
+    contains. ``branches``: of a union.
+    """
+
+    kind: str
+    time_unit: str = ""
+    scale: int | None = None
+    size: int = 0
+    symbols: tuple[str, ...] = ()
+    fields: list[tuple[str, AvroType]] = field(default_factory=list)
+    items: AvroType | None = None
+    branches: list[AvroType] = field(default_factory=list)
+
+
+@lru_cache(maxsize=128)
+def parse_schema(text: str, references: tuple[str, ...] = ()) -> AvroType:
+    """Parse a schema. ``references``: the schemas whose types it uses, each after those whose types it uses itself.
+
+    Raises ValueError if it is invalid or too large.
+    """
+    if len(text) + sum(map(len, references)) > SCHEMA_LENGTH_MAX:
+        message = f"the schema has more than {SCHEMA_LENGTH_MAX} characters"
+        raise ValueError(message)
+    parser = _Parser()
+    try:
+        for reference in references:
+            parser.parse(json.loads(reference), "", 0)
+        return parser.parse(json.loads(text), "", 0)
+    except RecursionError:
+        message = f"the schema is nested more than {DEPTH_MAX} levels deep"
+        raise ValueError(message) from None
+    except (KeyError, TypeError, AttributeError) as error:
+        message = f"the schema is not one of Avro: {type(error).__name__}: {error}"
+        raise ValueError(message) from error
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self._named: dict[str, AvroType] = {}
+        self._count = 0
+
+    def parse(self, given: Any, namespace: str, depth: int) -> AvroType:
+        """Return the type that a part of a schema describes."""
+        self._count += 1
+        if self._count > TYPES_MAX:
+            message = f"the schema has more than {TYPES_MAX} types"
+            raise ValueError(message)
+        if depth > DEPTH_MAX:
+            message = f"the schema is nested more than {DEPTH_MAX} levels deep"
+            raise ValueError(message)
+        if isinstance(given, str):
+            return AvroType(given) if given in PRIMITIVES else self._known(given, namespace)
+        if isinstance(given, list):
+            return self._union(given, namespace, depth)
+        kind = given["type"]
+        if not isinstance(kind, str):
+            return self.parse(kind, namespace, depth + 1)
+        if kind in {"record", "error", "enum", "fixed"}:
+            return self._named_type(kind, given, namespace, depth)
+        if kind in {"array", "map"}:
+            inner = given["items" if kind == "array" else "values"]
+            return AvroType(kind, items=self.parse(inner, namespace, depth + 1))
+        found = self.parse(kind, namespace, depth + 1)
+        return _with_logical_type(found, given) if kind in PRIMITIVES else found
+
+    def _known(self, name: str, namespace: str) -> AvroType:
+        for full in (_full_name(name, namespace), name):
+            if full in self._named:
+                return self._named[full]
+        message = f"the schema does not define the type {name[:100]!r}"
+        raise ValueError(message)
+
+    def _union(self, given: Sequence[Any], namespace: str, depth: int) -> AvroType:
+        branches = [self.parse(one, namespace, depth + 1) for one in given]
+        if not branches or any(branch.kind == "union" for branch in branches):
+            message = "the schema has a union that is empty or contains a union"
+            raise ValueError(message)
+        return AvroType("union", branches=branches)
+
+    def _named_type(self, kind: str, given: dict[str, Any], namespace: str, depth: int) -> AvroType:
+        name, own = str(given["name"]), given.get("namespace")
+        full = _full_name(name, namespace if own is None else str(own))
+        found = self._named[full] = AvroType("record" if kind == "error" else kind)
+        if kind == "enum":
+            found.symbols = tuple(given["symbols"])
+            if not all(_SYMBOL.fullmatch(symbol) for symbol in found.symbols):
+                message = f"the schema has an enum {name[:100]!r} with symbols that Avro does not allow"
+                raise ValueError(message)
+        elif kind == "fixed":
+            found.size = int(given["size"])
+            if not 0 <= found.size <= SIZE_MAX:
+                message = f"the schema has a fixed of {found.size} bytes"
+                raise ValueError(message)
+            return _with_logical_type(found, given)
+        else:
+            inner = full.rpartition(".")[0]
+            found.fields += [(str(one["name"]), self.parse(one["type"], inner, depth + 1)) for one in given["fields"]]
+            if len(dict(found.fields)) < len(found.fields):
+                message = f"the schema has a record {name[:100]!r} with two fields of the same name"
+                raise ValueError(message)
+        return found
+
+
+def _full_name(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _with_logical_type(found: AvroType, given: dict[str, Any]) -> AvroType:
+    """Add a logical type. As Avro demands, one that is unknown or does not fit its type is ignored."""
+    logical = given.get("logicalType")
+    if found.kind == "long" and isinstance(logical, str):
+        found.time_unit = _TIME_UNITS.get(logical, "")
+    elif found.kind in {"bytes", "fixed"} and logical == "decimal":
+        scale, precision = given.get("scale", 0), given.get("precision")
+        if type(scale) is int and type(precision) is int and 0 <= scale <= min(precision, SCALE_MAX):
+            found.scale = scale
+    return found

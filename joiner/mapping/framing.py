@@ -1,0 +1,71 @@
+"""The wire format of Confluent's schema registry: a byte 0, the id of the schema (4 bytes, big endian), and the data.
+
+`Schemas` is what a reader of such messages needs to know from the registry. This module does not ask the registry
+itself: `joiner.runtime.registry` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+from broker.wire.records import Unreadable
+from joiner.mapping.documents import MESSAGE_BYTES_MAX
+
+HEADER_BYTES: Final = 5
+"""The size of the byte 0 and the id."""
+
+
+class RegisteredSchema(NamedTuple):
+    """A schema in a registry.
+
+    ``kind``: ``AVRO``, ``JSON`` or ``PROTOBUF``. ``references``: the texts of the schemas that it refers to, each after
+    those that it refers to itself.
+    """
+
+    kind: str
+    text: str
+    references: tuple[str, ...] = ()
+
+
+class Schemas(Protocol):
+    """Knows the schemas of a registry by their ids. The schema of an id never changes."""
+
+    def get(self, schema_id: int) -> RegisteredSchema | None:
+        """Return a schema, or None if the registry has none with this id and such messages are to be rejected.
+
+        May wait for the registry. Raises an error that stops the unit, for now, if the schema cannot be known.
+        """
+        ...
+
+
+class SchemaTable:
+    """Schemas in memory, for tests and for streams that need no registry."""
+
+    def __init__(self, schemas: Mapping[int, RegisteredSchema] | None = None) -> None:
+        self._schemas = dict(schemas or {})
+
+    def get(self, schema_id: int) -> RegisteredSchema | None:
+        """See `Schemas`."""
+        return self._schemas.get(schema_id)
+
+
+def split_header(value: bytes) -> tuple[int, bytes]:
+    """Return the id of a message's schema, and the data. Raises `Unreadable` if the message is not in this format."""
+    if not value:
+        raise Unreadable("the value is empty")
+    if len(value) > MESSAGE_BYTES_MAX:
+        message = f"the value has {len(value)} bytes, more than {MESSAGE_BYTES_MAX}"
+        raise Unreadable(message)
+    if value[0] != 0:
+        message = f"it does not begin with the byte 0 and the id of a schema, but with the byte {value[0]}"
+        raise Unreadable(message)
+    if len(value) < HEADER_BYTES:
+        message = f"it has {len(value)} bytes, too few for the byte 0 and the id of a schema"
+        raise Unreadable(message)
+    return int.from_bytes(value[1:HEADER_BYTES], "big"), value[HEADER_BYTES:]
+
+
+def add_header(schema_id: int, data: bytes) -> bytes:
+    """Return a message with data in the format of a schema."""
+    return b"\0" + schema_id.to_bytes(4, "big") + data

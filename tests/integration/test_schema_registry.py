@@ -1,0 +1,167 @@
+"""Avro messages, written with a real schema registry, are joined once, whatever dies: the joiner or the registry."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient, topic_subject_name_strategy
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from broker.stack import LocalStack
+from tests.integration.joiner_application import (
+    BASE_MS,
+    Application,
+    Entry,
+    application,
+    found_of,
+    things_over_all_units,
+)
+from tests.integration.services import logged, wait_until
+from tests.integration.your_data import Stream, ksqldb_schema
+
+STREAMS: Final = """
+[registry]
+url = "{url}"
+timeout = "2s"
+
+[[stream]]
+name = "speed"
+topic = "{name}.SPEED"
+format = "avro"
+key = "$.MACHINE"
+time = "$.MEASURED_AT"
+value = "$.SPEED"
+
+[[stream]]
+name = "torque"
+topic = "{name}.TORQUE"
+format = "avro"
+key = "$.MACHINE"
+time = "$.MEASURED_AT"
+value = "$.TORQUE"
+
+[[stream]]
+name = "command"
+topic = "{name}.TORQUE"
+format = "avro"
+key = "$.MACHINE"
+time = "$.MEASURED_AT"
+value = "$.COMMAND"
+where = "$.COMMAND != null"
+"""
+
+
+def schema_of(*more: tuple[str, str]) -> str:
+    """Return a schema as ksqlDB writes it, with these columns after the usual ones."""
+    whole = ksqldb_schema(Stream("", "", 0))
+    fields = [{"name": name, "type": ["null", kind], "default": None} for name, kind in more]
+    return json.dumps(whole | {"fields": [*whole["fields"][:2], *fields]})
+
+
+SCHEMAS: Final = {
+    "SPEED": schema_of(("SPEED", "double")),
+    "TORQUE": schema_of(("TORQUE", "double"), ("COMMAND", "int")),
+}
+LATER: Final = {
+    # What ksqlDB registers after columns have been added: in front of those that are read, too.
+    "SPEED": schema_of(("NOTE", "string"), ("SPEED", "double"), ("LINE", "int")),
+    "TORQUE": schema_of(("TORQUE", "double"), ("COMMAND", "int"), ("NOTE", "string")),
+}
+
+
+class Writers:
+    """Serializes the messages of two topics, at first with one schema each and later with another."""
+
+    def __init__(self, client: SchemaRegistryClient, name: str) -> None:
+        self._client, self._name = client, name
+        self._serializers: dict[tuple[str, bool], AvroSerializer] = {}
+
+    def message(self, topic: str, content: dict[str, Any], *, is_later: bool) -> bytes:
+        """Return a message with the header of the registry."""
+        key = topic, is_later
+        if key not in self._serializers:
+            schema = (LATER if is_later else SCHEMAS)[topic]
+            # The default strategy asks the registry before each message.
+            by_topic = {"subject.name.strategy": topic_subject_name_strategy}
+            self._serializers[key] = AvroSerializer(self._client, schema, conf=by_topic)
+        context = SerializationContext(f"{self._name}.{topic}", MessageField.VALUE)
+        return bytes(self._serializers[key](content, context) or b"")
+
+
+def entries(writers: Writers, seed: int, count: int) -> Iterator[tuple[str, Entry]]:
+    """Yield topics and messages: with later schemas from the middle on, and some of them damaged, late or null."""
+    draw, clock, things = random.Random(seed), BASE_MS, things_over_all_units(6)
+    for number in range(count):
+        clock += draw.choice([0, 1, 40, 700])
+        thing, topic = draw.choice(things), draw.choice(["SPEED", "TORQUE"])
+        content: dict[str, Any] = {"MACHINE": thing, "MEASURED_AT": clock - draw.choice([0] * 20 + [900, 60_000])}
+        content[topic] = draw.choice([round(draw.uniform(0, 3000), 2), 17.0])
+        content |= {"COMMAND": draw.choice([None, draw.randrange(3000)])} if topic == "TORQUE" else {}
+        is_later = number >= count // 2
+        content |= {"NOTE": draw.choice([None, "é", "ok"])} if is_later else {}
+        value = writers.message(topic, content, is_later=is_later)
+        if draw.random() < 0.06:
+            cut = draw.randrange(6, len(value))
+            damaged = [value[:cut], value + b"\0", value[:3], b"{}", b"", None, b"\0" + value[1:6] + b"\xff" * 12]
+            yield topic, Entry(thing, draw.choice(damaged))
+        else:
+            yield topic, Entry(thing, value)
+
+
+@pytest.fixture
+def registry(stack: LocalStack) -> Iterator[str]:
+    """The URL of a running schema registry, which tests may stop if they start it again."""
+    stack.up([stack.registry])
+    yield stack.registry.url
+    stack.down([stack.registry])
+
+
+@pytest.fixture
+def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
+    yield from application(kafka, tmp_path)
+
+
+@pytest.mark.slow
+def test_avro_messages_are_joined_once_whatever_dies(app: Application, stack: LocalStack, registry: str) -> None:
+    app.aligns = STREAMS.format(url=registry, name=app.name)
+    first = app.start()
+    first.wait_for_units()
+    with SchemaRegistryClient({"url": registry}) as client:
+        sent = [*entries(Writers(client, app.name), 1, 2_400)]
+
+    def produce(begin: int, end: int) -> None:
+        for topic in SCHEMAS:
+            app.produce([entry for to, entry in sent[begin:end] if to == topic], topic)
+
+    produce(0, 400)
+    app.wait_until_through()
+    first.kill()
+    second = app.start(instance="two")
+    produce(400, 1_200)
+    app.wait_until_through()
+    # Later messages have other schemas, which nobody has fetched yet.
+    stack.down([stack.registry])
+    produce(1_200, 2_400)
+    logged(second.process, second.log, "cannot be fetched from the schema registry")
+    stack.up([stack.registry])
+    wait_until(stack.registry.is_ready, "the registry is back")
+    app.wait_until_through()
+    findings = app.verify()
+    assert found_of(findings, "results", "power") > 100
+    assert found_of(findings, "results", "gap") > 100
+    assert found_of(findings, "late records", "gap") > 10
+    reasons = {letter.reason for letter in app.rejected().values()}
+    wanted = (
+        "not Avro of the schema",
+        "too few for the byte 0",
+        "does not begin with the byte 0",
+        "the value is empty",
+    )
+    assert [one for one in wanted if not any(one in reason for reason in reasons)] == []
+    assert second.stop() == 0

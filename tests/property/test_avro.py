@@ -1,0 +1,192 @@
+"""For any schema and any data, Avro messages are read alike one by one, in bulk, and by another implementation."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import struct
+from decimal import Decimal
+from typing import Any, Final
+
+import fastavro
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.wire.records import Unreadable
+from joiner.mapping.avro.reading import decode_datum
+from joiner.mapping.avro.schema import parse_schema
+from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header
+from joiner.mapping.reading import MappedTopic
+from joiner.runtime.task.decoding.factory import make_decoder
+from joiner.runtime.task.decoding.keys import Keys
+from tests.property.avro_data import NAMES, Draw, datum, schemas, varint
+from tests.unit.joiner.runtime.joiner_inputs import Message, batch, make_settings
+
+
+def plain(document: Any) -> Any:
+    """Return a document in a form that can be compared, with NaN equal to itself."""
+    if isinstance(document, dict):
+        return {name: plain(one) for name, one in document.items()}
+    if isinstance(document, list):
+        return [plain(one) for one in document]
+    if isinstance(document, bool):
+        return repr(document)
+    if isinstance(document, Decimal | float | int):
+        return str(Decimal(document).normalize()) if math.isfinite(document) else repr(float(document))
+    return document
+
+
+@given(st.data())
+def test_a_datum_is_decoded_to_what_it_was_made_from(data: st.DataObject) -> None:
+    schema = data.draw(schemas())
+    encoded, document = datum(data.draw, schema)
+    assert plain(decode_datum(parse_schema(json.dumps(schema)), encoded)) == plain(document)
+
+
+def without_logical_types(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {name: without_logical_types(one) for name, one in schema.items() if name != "logicalType"}
+    return [without_logical_types(one) for one in schema] if isinstance(schema, list) else schema
+
+
+@given(st.data())
+def test_another_implementation_reads_the_same(data: st.DataObject) -> None:
+    schema = without_logical_types(data.draw(schemas()))
+    encoded, _ = datum(data.draw, schema)
+    theirs = fastavro.schemaless_reader(io.BytesIO(encoded), fastavro.parse_schema(schema), None)
+    ours = decode_datum(parse_schema(json.dumps(schema)), encoded)
+    # The shortest decimal number that identifies a double.
+    assert plain(ours) == plain(shortest(theirs))
+
+
+def shortest(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {name: shortest(one) for name, one in document.items()}
+    if isinstance(document, list):
+        return [shortest(one) for one in document]
+    return Decimal(repr(document)) if isinstance(document, float) and math.isfinite(document) else document
+
+
+@given(st.data(), st.binary(max_size=60))
+def test_whatever_the_data_are_they_are_a_datum_or_unreadable(data: st.DataObject, noise: bytes) -> None:
+    schema = parse_schema(json.dumps(data.draw(schemas())))
+    with contextlib.suppress(Unreadable):
+        decode_datum(schema, noise)
+
+
+SEGMENTS: Final = st.lists(st.sampled_from(NAMES) | st.integers(-1, 1), max_size=3)
+HOSTILE: Final = (
+    *(b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x7f", b"\x80" * 9 + b"\x01", b"\xff"),
+    *(varint(2**62), varint(-1)),
+)
+
+
+def path_of(segments: list[Any]) -> str:
+    return "$" + "".join(f"[{one}]" if isinstance(one, int) else f"['{one}']" for one in segments)
+
+
+def damaged(draw: Draw, message: bytes) -> Any:
+    """Return a message as it is, or with some damage."""
+    at = draw(st.integers(0, len(message)))
+    match draw(st.integers(0, 19)):
+        case 0:
+            return message[:at]
+        case 1:
+            return message[:at] + draw(st.sampled_from(HOSTILE)) + message[at:]
+        case 2:
+            return message[:at] + draw(st.binary(min_size=1, max_size=2)) + message[at + 1 :]
+        case 3:
+            return message + b"\0"
+        case 4:
+            others = [None, b"", b"\0", b"\0\0\0\0", b"{}", add_header(9, b"\0"), add_header(8, b"")]
+            return draw(st.sampled_from(others))
+    return message
+
+
+@st.composite
+def topics(draw: st.DrawFn) -> tuple[dict[int, Any], list[dict[str, Any]]]:
+    """Draw schemas that have usable fields more often than random ones, and streams that read them."""
+    key: list[Any] = ["string", "int", {"type": "enum", "name": "K", "symbols": ["a", "b"]}, ["null", "string"]]
+    timestamp = {"type": "long", "logicalType": "timestamp-micros"}
+    time: list[Any] = ["long", "int", timestamp, timestamp, ["null", timestamp, "double"], "string"]
+    value: list[Any] = ["double", "float", "long", "int", ["null", "double"], ["int", "string", "float", "boolean"]]
+    found: dict[int, Any] = {}
+    for number in range(1, draw(st.integers(1, 2)) + 1):
+        fields = [
+            {"name": name, "type": draw(st.sampled_from(kinds))}
+            for name, kinds in (("a", key), ("b", time), ("c", value))
+        ]
+        fields.insert(draw(st.integers(0, 3)), {"name": "é", "type": draw(schemas(depth=2))})
+        whole: Any = {"type": "record", "name": "R", "fields": fields}
+        found[number] = whole if draw(st.integers(0, 9)) else draw(schemas())
+    usual = {"key": "$.a", "time": "$.b", "value": "$.c"}
+    stream = {name: path_of(draw(SEGMENTS)) if not draw(st.integers(0, 15)) else path for name, path in usual.items()}
+    stream["key"] = "'a'" if draw(st.booleans()) else stream["key"]
+    condition = draw(st.sampled_from(["$.c", "$.c != null", "$.a == 'a'", "$['é']", "$['é'] == $.a", "$.c > 1 || $.b"]))
+    identity = {"id": path_of(draw(SEGMENTS))} if draw(st.booleans()) else {}
+    second = {**stream, **identity, "name": "torque", **({"where": condition} if draw(st.booleans()) else {})}
+    first = {**stream, "name": "speed"} | ({} if draw(st.booleans()) else {"where": "$.c != null"})
+    return found, [{"topic": "t", "format": "avro", **one} for one in (first, second)]
+
+
+@given(topics(), st.data())
+@settings(max_examples=300)
+def test_messages_are_read_in_bulk_as_one_by_one(
+    topic: tuple[dict[int, Any], list[dict[str, Any]]], data: st.DataObject
+) -> None:
+    drawn, streams = topic
+    table = SchemaTable(
+        {
+            **{number: RegisteredSchema("AVRO", json.dumps(schema)) for number, schema in drawn.items()},
+            8: RegisteredSchema("JSON", "{}"),
+        }
+    )
+    far = {"max_future_skew": "36500d"}
+    joined = make_settings(stream=streams, registry={"url": "http://registry"}, application=far)
+    values = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        number = data.draw(st.sampled_from([*drawn]))
+        message = add_header(number, datum(data.draw, drawn[number])[0])
+        # Conditions are evaluated in bulk only if many messages have the same values.
+        values += [damaged(data.draw, message) for _ in range(data.draw(st.integers(1, 9)))]
+    messages = [Message(number, 1_000, value) for number, value in enumerate(values)]
+    intake = make_decoder(joined, "t", 0, Keys(0, 1), table).decode(batch(messages))
+    one_by_one = MappedTopic(joined.mapped_streams("t"), "ms", table)
+    wanted, refused = [], []
+    for number, value in enumerate(values):
+        try:
+            wanted += [
+                (one.record.quantity, number, one.ts_ns, one.record.thing, repr(one.record.result), one.record.id)
+                for one in one_by_one.read(value, number, 1_000)
+            ]
+        except Unreadable as reason:
+            refused.append((number, str(reason)))
+    assert [(letter.offset, letter.reason) for letter in intake.rejected] == refused
+    found = []
+    for (_, place), side in intake.sides.items():
+        rows, name = side.rows(), ("speed", "torque")[place]
+        shown = [json.loads(text) for text in rows.shown.each()]
+        assert [repr(float(one["result"])) for one in shown] == [repr(value) for value in rows.result.tolist()]
+        found += [
+            (name, seq, ts_ns, repr(result), one["id"])
+            for seq, ts_ns, result, one in zip(
+                rows.seq.tolist(), rows.ts_ns.tolist(), rows.result.tolist(), shown, strict=True
+            )
+        ]
+    assert sorted(found) == sorted((one[0], one[1], one[2], one[4], one[5]) for one in wanted)
+
+
+def test_an_array_has_no_more_items_than_its_data_have_bytes() -> None:
+    schema = parse_schema('{"type": "array", "items": "null"}')
+    assert decode_datum(schema, varint(1) + varint(0)) == [None]
+    for count in (3, 2**62):
+        with pytest.raises(Unreadable, match="more items than the data have bytes"):
+            decode_datum(schema, varint(count) + varint(0))
+
+
+def test_a_float_is_the_double_that_equals_it() -> None:
+    (wanted,) = struct.unpack("<f", struct.pack("<f", 0.1))
+    assert float(decode_datum(parse_schema('"float"'), struct.pack("<f", 0.1))) == wanted != 0.1
