@@ -144,7 +144,7 @@ def test_messages_are_read_in_bulk_as_one_by_one(
             8: RegisteredSchema("JSON", "{}"),
         }
     )
-    far = {"max_future_skew": "36500d"}
+    far = {"max_future_skew": "106000d"}
     joined = make_settings(stream=streams, registry={"url": "http://registry"}, application=far)
     values = []
     for _ in range(data.draw(st.integers(1, 4))):
