@@ -122,6 +122,7 @@ bench-engine: setup ## compare the join in memory with pandas, polars, DuckDB, a
 bench-kafka: setup ## throughput and latency compared with a raw pass-through, recovery, moves, metrics, about 30 minutes: make bench-kafka BENCH_REPORTS=folder
 	@$(PY) -m bench.kafka --report "$(BENCH_REPORTS)/bench_kafka"
 	@$(PY) -m bench.kafka.batches --report "$(BENCH_REPORTS)/bench_batches"
+	@$(PY) -m bench.kafka.layouts --report "$(BENCH_REPORTS)/bench_layouts"
 	@$(PY) -m bench.kafka.profile --report "$(BENCH_REPORTS)/bench_profile"
 	@$(PY) -m bench.latency --report "$(BENCH_REPORTS)/bench_latency"
 	@$(PY) -m bench.recovery --report "$(BENCH_REPORTS)/bench_recovery"
