@@ -9,7 +9,7 @@ from broker.wire.records import Unreadable, Watermark, decode_data
 from control.facts.dead_letters import describe, whole_value
 from joiner.mapping.reading import MappedTopic
 from joiner.mapping.settings import KAFKA_KEY, KAFKA_TIMESTAMP
-from joiner.runtime.registry import schemas_of
+from joiner.runtime.kafka.batches.registry import schemas_of
 from joiner.runtime.task.decoding.factory import make_decoder
 from joiner.runtime.task.decoding.keys import Keys
 from joiner.runtime.task.decoding.messages import Messages

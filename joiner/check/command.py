@@ -30,8 +30,8 @@ with imports_of("lsb-tester"):
     from joiner.check.verify.outputs import FurtherCheck, WrongApplicationError, verify
     from joiner.check.verify.points import PointsCheck, read_points
     from joiner.functions import load_all
+    from joiner.runtime.kafka.batches.registry import check_installed
     from joiner.runtime.model import UnitStopped
-    from joiner.runtime.registry import check_installed
     from joiner.runtime.settings import JoinerSettings
 
 if TYPE_CHECKING:

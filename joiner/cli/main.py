@@ -30,12 +30,12 @@ with imports_of("joiner"):
     from joiner.functions import load_all
     from joiner.runtime.clock import Clock, SystemClock
     from joiner.runtime.control import STANDBYS_MAX
+    from joiner.runtime.kafka.batches.registry import check_installed
     from joiner.runtime.kafka.clients import make_admin
     from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
     from joiner.runtime.membership.consumer_group import InstanceInUse, InstanceReplaced
     from joiner.runtime.model import UnitStopped
     from joiner.runtime.ownership.eligibility import Claimant
-    from joiner.runtime.registry import check_installed
     from joiner.runtime.runners.workers.supervisor import (
         IN_USE_STATUS,
         is_worker,

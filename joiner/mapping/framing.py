@@ -1,7 +1,7 @@
 """The wire format of Confluent's schema registry: a byte 0, the id of the schema (4 bytes, big endian), and the data.
 
 `Schemas` is what a reader of such messages needs to know from the registry. This module does not ask the registry
-itself: `joiner.runtime.registry` does.
+itself: `joiner.runtime.kafka.batches.registry` does.
 """
 
 from __future__ import annotations

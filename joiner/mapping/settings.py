@@ -154,8 +154,20 @@ class RegistrySettings(Section):
         return self.password.get_secret_value() if self.password else None
 
 
-def mistakes_of_formats(streams: Sequence[StreamSettings], registry: RegistrySettings) -> list[str]:
-    """Return what is wrong with the formats of all streams taken together."""
+def mistakes_of_streams(
+    streams: Sequence[StreamSettings],
+    registry: RegistrySettings,
+    partitions: int,
+    topic_of: Callable[[StreamSettings], str],
+) -> list[str]:
+    """Return what is wrong with all streams taken together.
+
+    ``partitions``: the number of partitions of each input topic. ``topic_of``: returns the input topic of a stream.
+    """
+    return _mistakes_of_formats(streams, registry) + _mistakes_of_partitions(streams, partitions, topic_of)
+
+
+def _mistakes_of_formats(streams: Sequence[StreamSettings], registry: RegistrySettings) -> list[str]:
     formats: dict[str, set[str]] = {}
     for stream in streams:
         formats.setdefault(stream.topic, set()).add(stream.format)
@@ -169,13 +181,9 @@ def mistakes_of_formats(streams: Sequence[StreamSettings], registry: RegistrySet
     return mistakes
 
 
-def mistakes_of_partitions(
+def _mistakes_of_partitions(
     streams: Sequence[StreamSettings], partitions: int, topic_of: Callable[[StreamSettings], str]
 ) -> list[str]:
-    """Return why keys do not fit the partitions.
-
-    ``partitions``: the number of partitions of each input topic. ``topic_of``: returns the input topic of a stream.
-    """
     mistakes = [
         f"the [[stream]] {stream.name!r} has the same key in all messages, but its topic has {partitions} partitions: "
         "use a path, or set repartition = true"

@@ -32,13 +32,7 @@ from broker.settings import (
 )
 from broker.times import parse_duration
 from joiner.functions import load_all
-from joiner.mapping.settings import (
-    KAFKA_KEY,
-    RegistrySettings,
-    StreamSettings,
-    mistakes_of_formats,
-    mistakes_of_partitions,
-)
+from joiner.mapping.settings import KAFKA_KEY, RegistrySettings, StreamSettings, mistakes_of_streams
 from joiner.operators import (
     NAME_LENGTH_MAX,
     AlignSettings,
@@ -238,13 +232,12 @@ class JoinerSettings(ServiceSettings):
             elif quantity in mapped and self.topic_of(mapped[quantity]) != topic:
                 there = mapped[quantity].topic
                 mistakes.append(f"the [[stream]] {quantity!r} is in the topic {there!r}, not in {topic!r}")
-        mistakes += mistakes_of_partitions(self.stream, self.topics.partitions, self.topic_of)
         if self.topics.data in topics:
             mistakes.append(
                 f"a [[stream]] cannot be in topics.data ({self.topics.data!r}), which has records of the pipeline's "
                 "own form: set topics.data to another topic"
             )
-        mistakes += mistakes_of_formats(self.stream, self.registry)
+        mistakes += mistakes_of_streams(self.stream, self.registry, self.topics.partitions, self.topic_of)
         if self.stream and self.topics.has_rows:
             mistakes.append("topics.data_format is 'arrow', which cannot be combined with a [[stream]]")
         return mistakes

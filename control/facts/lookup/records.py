@@ -20,11 +20,11 @@ from control.facts.lookup.one_at_a_time import Unavailable
 from control.facts.lookup.pairs import Pair, ResultsOf, between, results_in
 from control.facts.lookup.tail import Tail, make_tail_reader
 from control.facts.lookup.unit_state import AsOf, check_same, read_topic_ids
+from joiner.runtime.kafka.batches.registry import schemas_of
 from joiner.runtime.kafka.checkpoint_log import read_appended
 from joiner.runtime.kafka.clients import log_range
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import UnitStopped
-from joiner.runtime.registry import schemas_of
 from joiner.runtime.task.decoding.factory import make_decoder
 from joiner.runtime.task.decoding.keys import Keys
 from joiner.runtime.task.decoding.messages import Messages

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.partitioner import partition_of
 from joiner.mapping.reading import MappedTopic
-from joiner.runtime.registry import schemas_of
+from joiner.runtime.kafka.batches.registry import schemas_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

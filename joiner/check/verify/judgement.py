@@ -22,7 +22,7 @@ from broker.wire.records import ROW_BITS, Record, Rejected, Unreadable, Watermar
 from joiner.check.model.expected import ACCEPTED, LATE, Judge
 from joiner.check.model.oracle import ALL_KEYS
 from joiner.mapping.reading import MappedTopic
-from joiner.runtime.registry import schemas_of
+from joiner.runtime.kafka.batches.registry import schemas_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -16,6 +16,7 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.gaps import GapVerifier
 from joiner.runtime.kafka.batches.ranges import read_range
 from joiner.runtime.kafka.batches.reader import ReaderOptions
+from joiner.runtime.kafka.batches.registry import schemas_of
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import timed_out
 from joiner.runtime.kafka.readers import Readers
@@ -24,7 +25,6 @@ from joiner.runtime.kafka.transaction import OwnershipInDoubt, UnitTransactions,
 from joiner.runtime.model import Checkpoint, StateLog, UnitStopped
 from joiner.runtime.ownership.dangling import ReplayedEffects
 from joiner.runtime.ownership.eligibility import check_log_range, log_ranges
-from joiner.runtime.registry import schemas_of
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.effects import Effects

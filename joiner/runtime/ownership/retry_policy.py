@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 from confluent_kafka import KafkaException
 
 from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.batches.registry import SchemaUnavailable
 from joiner.runtime.kafka.transaction import Aborted, OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.eligibility import LogShort, OwnedElsewhere, TopicUnknown
-from joiner.runtime.registry import SchemaUnavailable
 
 
 class Cause(NamedTuple):

@@ -20,8 +20,8 @@ from broker.partitioner import partition_of
 from broker.wire.origin import ORIGIN_HEADER, Origin, encode_origin
 from joiner.mapping.reading import MappedTopic
 from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.batches.registry import schemas_of
 from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, within
-from joiner.runtime.registry import schemas_of
 from joiner.runtime.repartition.merging import Part, merged_order
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decoding.messages import Messages

@@ -15,9 +15,15 @@ import pytest
 from broker.settings import SettingsError
 from joiner.mapping.framing import RegisteredSchema, SchemaTable
 from joiner.mapping.settings import RegistrySettings
-from joiner.runtime import registry
+from joiner.runtime.kafka.batches import registry
+from joiner.runtime.kafka.batches.registry import (
+    NoAnswerError,
+    RegistryClient,
+    SchemaStore,
+    SchemaUnavailable,
+    schemas_of,
+)
 from joiner.runtime.ownership.retry_policy import cause_of
-from joiner.runtime.registry import NoAnswerError, RegistryClient, SchemaStore, SchemaUnavailable, schemas_of
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
