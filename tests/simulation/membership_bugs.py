@@ -120,6 +120,17 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "standbys_are_not_replaced": lambda: changed(assign._Planner, "choose_standbys", lambda _: None),  # noqa: SLF001
     "pinned_units_are_moved_to_balance_the_load": lambda: changed(assign._Planner, "_is_fixed", lambda *_: False),  # noqa: SLF001
     "a_pin_is_followed_before_the_state_is_built": _a_pin_is_followed_before_the_state_is_built,
+    "a_standby_does_not_take_over_from_a_server_that_is_not_the_owner": lambda: changed(
+        assign._Planner,  # noqa: SLF001
+        "_is_abandoned",
+        lambda *_: False,
+    ),
+    "whoever_is_to_take_a_unit_over_claims_it_before_a_warm_standby": lambda: changed(
+        member._Proposals,  # noqa: SLF001
+        "move",
+        lambda *_: False,
+    ),
+    "units_of_a_server_that_has_ended_are_not_noted": lambda: changed(SiteState, "_abandon", lambda *_: None),
     "a_summary_loses_the_number_of_standbys": lambda: _an_order_is_lost_by_a_summary("standbys", None),
     "a_summary_loses_pins": lambda: _an_order_is_lost_by_a_summary("pinned", {}),
     "a_summary_undoes_newer_orders": _a_summary_undoes_newer_orders,

@@ -22,6 +22,9 @@ SETTLED_S: Final = 25.0
 STILL_S: Final = 5.0
 PAUSE_S: Final = 8.0
 CALM_PAUSE_S: Final = 1.0
+READY_PAUSE_S: Final = 2.5
+"""Enough to notice a failure, and for an instance that is five times slower to claim a unit whose state it has."""
+
 STALLS: Final = 30
 STALL_EVERY_S: Final = 2.0
 STALL_S: Final = 1.0
@@ -274,6 +277,45 @@ def play_pins_in_vain(seed: int) -> str:
     claims = world.claims
     world.run(world.now_s + SETTLED_S)
     return f"{world.claims - claims} claims" if world.claims != claims else ""
+
+
+def play_handovers(seed: int) -> str:
+    """Let an instance end while a new one builds the state of units that it serves. Return what is wrong.
+
+    If a standby has the state of a unit, it must serve the unit, not the instance that is still building the state.
+    """
+    random = Random(seed)
+    world = World(seed, units=random.choice([3, 8, 16]), standbys=random.choice([1, 2]))
+    names = ["a0", "b0", "a1"]
+    for name in names:
+        world.start(name)
+    world.run(2 * START_S)
+    # The first instance in the order of names usually proposes the assignments.
+    world.instances["a0"].slowness = random.choice([1, 5])
+    world.start("b1")
+    world.instances["b1"].building = 10
+    world.longest_ready_pause_s = 0.0
+    world.run(world.now_s + random.uniform(0.5, 4))
+    name = random.choice(names)
+    match random.choice(["kill", "report", "restart", "leave"]):
+        case "leave":
+            world.leave(name)
+        case kind:
+            world.kill(name, reported=kind == "report")
+            if kind == "restart":
+                world.start(name)
+    world.run(world.now_s + SETTLED_S)
+    world.instances["b1"].building = 1
+    for one in world.instances.values():
+        one.slowness = 1
+    if name not in world.instances:
+        world.start(name)
+    world.run(world.now_s + SETTLED_S)
+    claims = world.claims
+    world.run(world.now_s + STILL_S)
+    if world.longest_ready_pause_s > READY_PAUSE_S:
+        return f"a unit paused for {world.longest_ready_pause_s:.1f} s although a standby had its state"
+    return _fault(world, len(names) + 1, claims)
 
 
 def _stall_if_there(world: World, name: str, log_kept: int) -> None:

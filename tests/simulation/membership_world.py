@@ -35,6 +35,7 @@ LOOK_S: Final = 2.0
 SESSION_S: Final = 6.0
 LOOP_S: Final = 0.03
 COMMIT_S: Final = 0.1
+OBSERVED_S: Final = 0.05
 LEAVING_S: Final = 5.0
 CATCH_UP_S: Final = 0.1
 CLIENT_WAITS_S: Final = 1.0
@@ -66,6 +67,10 @@ class Instance:
     """Stops at this time, whether or not other instances have claimed its units."""
     is_dead: bool = False
     slowness: float = 1.0
+    building: float = 1.0
+    """How many times as long it takes to build a state."""
+    paces: dict[int, float] = field(default_factory=dict)
+    """By unit, the slowness with which it is being claimed. A step that has begun does not become faster."""
     looked_s: float = -inf
 
     def work(self) -> Work:
@@ -175,7 +180,12 @@ class World(ControlTopic):
         self.claims = 0
         self.runs = 0
         self.unserved_s = dict.fromkeys(range(units), 0.0)
+        """How long each unit has not been served. See `_observe` for what is not counted in full."""
         self.longest_pause_s = 0.0
+        self.longest_ready_pause_s = 0.0
+        """The longest pause of a unit for which an instance was warm all along."""
+        self._ready: dict[int, set[str]] = {unit: set() for unit in range(units)}
+        """The instances that have been warm since each unit was last served."""
         self.duels = 0
         """How often an instance was fenced that was not suspended."""
         self.older: dict[str, Older] = {}
@@ -210,9 +220,12 @@ class World(ControlTopic):
         members = sorted({*self.instances, *self.older, *dead})
         return {unit for unit in range(self.units) if members[unit % len(members)] == name}
 
-    def kill(self, name: str) -> None:
-        """Kill an instance."""
-        self.instances.pop(name).is_dead = True
+    def kill(self, name: str, *, reported: bool = False) -> None:
+        """Kill an instance. ``reported``: whether its supervising process tells the others at once."""
+        one = self.instances.pop(name)
+        one.is_dead = True
+        if reported:
+            self.write(one.member.leave())
         self._left_group_s[name] = self.now_s
 
     def leave(self, name: str) -> None:
@@ -245,12 +258,27 @@ class World(ControlTopic):
         return [*older, *(one.name for one in self.instances.values() if unit in one.serves)]
 
     def _observe(self) -> None:
+        """Measure the pauses.
+
+        A slow instance takes longer to build the state of a unit that it claims. The assignment cannot know that, and
+        leaves the unit to it. If no instance has had the state since the pause began, the time for which a slow one
+        claims the unit is therefore divided by its slowness. All other time counts in full.
+        """
+        healthy = self.healthy()
         for unit in range(self.units):
-            everyone: list[Instance | Older] = [*self.healthy(), *self.older.values()]
+            everyone: list[Instance | Older] = [*healthy, *self.older.values()]
             is_served = any(one.serves.get(unit) == self.fence[unit] for one in everyone)
-            self.unserved_s[unit] = 0.0 if is_served or not self.healthy() else self.unserved_s[unit] + 0.05
+            warm = {one.name for one in healthy if unit in one.warm}
+            if is_served or not healthy:
+                self.unserved_s[unit], self._ready[unit] = 0.0, warm
+                continue
+            self._ready[unit] &= warm
+            slowness = max((one.paces[unit] for one in healthy if unit in one.claims), default=1.0)
+            self.unserved_s[unit] += OBSERVED_S if self._ready[unit] else OBSERVED_S / slowness
             self.longest_pause_s = max(self.longest_pause_s, self.unserved_s[unit])
-        self.after(0.05, self._observe)
+            if self._ready[unit]:
+                self.longest_ready_pause_s = max(self.longest_ready_pause_s, self.unserved_s[unit])
+        self.after(OBSERVED_S, self._observe)
 
     def _turn(self, one: Instance) -> None:
         if one.is_dead:
@@ -289,7 +317,7 @@ class World(ControlTopic):
         one.failed -= units
         one.unable -= units
         for unit in units & one.follows - one.warm:
-            self._later(one, self.random.uniform(0.05, 0.5), partial(self._warmed, one, unit))
+            self._warm_up(one, unit)
 
     def _turn_older(self, name: str, one: Older) -> None:
         if one.is_dead:
@@ -314,10 +342,13 @@ class World(ControlTopic):
             self._claim(one, unit)
         for unit in orders.follow - one.follows:
             one.follows.add(unit)
-            self._later(one, self.random.uniform(0.05, 0.5), partial(self._warmed, one, unit))
+            self._warm_up(one, unit)
         for unit in one.follows - orders.follow - orders.serve:
             one.follows.discard(unit)
             one.warm.discard(unit)
+
+    def _warm_up(self, one: Instance, unit: int) -> None:
+        self._later(one, one.building * self.random.uniform(0.05, 0.5), partial(self._warmed, one, unit))
 
     def _warmed(self, one: Instance, unit: int) -> None:
         if unit not in one.follows:
@@ -331,16 +362,16 @@ class World(ControlTopic):
     def _claim(self, one: Instance, unit: int) -> None:
         self.claims += 1
         mine = self.claims
-        one.claims[unit] = mine
+        one.claims[unit], one.paces[unit] = mine, one.slowness * one.building
         one.unable.discard(unit)
-        restore_s = 0.02 if unit in one.warm else self.random.uniform(0.1, 1.0)
+        restore_s = 0.02 if unit in one.warm else one.building * self.random.uniform(0.1, 1.0)
 
         def fenced() -> None:
             if self.now_s < self.outage_s:
                 self._later(one, self.outage_s - self.now_s + self.random.uniform(0, 0.1), fenced)
             elif one.claims.get(unit) == mine:
                 self.duels += any(other.serves.get(unit) == self.fence[unit] for other in self.healthy())
-                self.fence[unit] = mine
+                self.fence[unit], one.paces[unit] = mine, one.slowness * one.building
                 self._later(one, restore_s, served)
 
         def served() -> None:

@@ -123,6 +123,11 @@ class _Proposals:
         self._written_s = now_s
         return proposed
 
+    def move(self, unit: int) -> bool:
+        """Return whether the assignment last computed gives a unit of this instance to another one."""
+        proposed = None if self._computed is None else self._computed[1]
+        return proposed is not None and proposed.units[unit].owner != self._instance
+
     def _next(self, state: SiteState, silent: set[str]) -> Assignment | None:
         key = state.version, frozenset((name, state.members[name].offset) for name in silent)
         if self._computed is None or self._computed[0] != key:
@@ -365,9 +370,11 @@ class Member:
 
     def _may_serve(self, unit: int, work: Work, now_s: float) -> bool:
         """Return whether to serve a unit now rather than wait for the instance that serves it to release it."""
-        if unit in work.serves or unit in work.claims or not self._is_held(unit):
+        has_begun = unit in work.serves or unit in work.claims
+        if has_begun or not self._is_held(unit):
             self._ready_s.pop(unit, None)
-            return True
+            # A warm standby can serve the unit sooner. This instance proposes that, too, so it does not wait in vain.
+            return has_begun or unit not in self.state.abandoned or not self._proposals.move(unit)
         return unit in work.warm and now_s - self._ready_s.setdefault(unit, now_s) >= PATIENCE_S
 
     def _is_held(self, unit: int) -> bool:

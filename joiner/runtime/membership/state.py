@@ -7,7 +7,7 @@ records agree on it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -185,6 +185,8 @@ class SiteState:
     """The epoch of the last assignment; 0 before the first."""
     units: list[UnitAssignment] = field(default_factory=list)
     orders: StandingOrders = field(default_factory=StandingOrders)
+    abandoned: set[int] = field(default_factory=set)
+    """Units that were to be handed over when their server stopped serving them, and that nobody has claimed since."""
     _ended: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
     """The last runs of each instance that has left, and the offset at which it left. A heartbeat that one of these runs
     wrote earlier may still be appended."""
@@ -213,6 +215,8 @@ class SiteState:
             case Left():
                 member = self.members.get(record.instance)
                 if member is not None and member.heartbeat.run == record.run:
+                    if not member.is_gone:
+                        self._abandon(record.instance, member.heartbeat.serves)
                     self._ended[record.instance] = offset, (*member.before, record.run)[-_RUNS_MAX:]
                     del self.members[record.instance]
                     self.version += 1
@@ -305,12 +309,19 @@ class SiteState:
         else:
             now = replace(before, heartbeat=heartbeat, offset=offset, beats=before.beats + 1)
         self.members[heartbeat.instance] = now
+        if before is not None and not before.is_gone:
+            self._abandon(heartbeat.instance, before.heartbeat.serves)
+        self.abandoned -= {*heartbeat.serves, *heartbeat.claims}
         if before is None or (before.heartbeat, before.is_gone, before.is_settled) != (
             now.heartbeat,
             now.is_gone,
             now.is_settled,
         ):
             self.version += 1
+
+    def _abandon(self, instance: str, units: Iterable[int]) -> None:
+        """Note that an instance has stopped serving these units. It claims those that it owns again itself."""
+        self.abandoned |= {unit for unit in units if unit < len(self.units) and self.units[unit].owner != instance}
 
     def _adopt(self, summary: Summary) -> bool:
         """Adopt a summary that differs from this state. Return whether it does.
@@ -321,7 +332,8 @@ class SiteState:
         """
         is_changed = self.orders.merge(summary)
         if summary.epoch >= self.epoch and (summary.epoch, summary.units) != (self.epoch, self.units):
-            self.epoch, self.units, self.reason = summary.epoch, list(summary.units), summary.reason
+            self._set_units(list(summary.units))
+            self.epoch, self.reason = summary.epoch, summary.reason
             is_changed = True
         self.version += is_changed
         return is_changed
@@ -337,6 +349,12 @@ class SiteState:
         for name in assignment.gone.keys() & self.members.keys():
             self.members[name] = replace(self.members[name], is_gone=True)
         self.version += 1
-        self.epoch, self.units = assignment.epoch, assignment.units
-        self.reason = assignment.reason
+        self._set_units(assignment.units)
+        self.epoch, self.reason = assignment.epoch, assignment.reason
         return True
+
+    def _set_units(self, units: list[UnitAssignment]) -> None:
+        before, self.units = self.units, units
+        self.abandoned = {
+            unit for unit in self.abandoned if unit < len(units) and units[unit].owner == before[unit].owner
+        }

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from joiner.runtime.control import Assignment, Drain, Heartbeat, Left, UnitAssignment, Workers
 from joiner.runtime.membership.state import SETTLED_BEATS, SiteState
 from tests.unit.joiner.runtime.membership.pretended_site import Site
@@ -306,3 +310,87 @@ def test_a_summary_repeats_an_order_that_was_missed() -> None:
     site.apply(Drain(site="plain", instance="b"))
     assert late.apply(site.state.summary(), site.offset + 1)
     assert late.drained == {"b"}
+
+
+def handing_over() -> Site:
+    """Return a site where `a` is to hand unit 0 over to `c`, which is still building its state. `b` has the state."""
+    site = Site("a", "b", "c", units=3, standbys=1)
+    units = [UnitAssignment("c", ["b"]), UnitAssignment("a", ["c"]), UnitAssignment("b", ["c"])]
+    site.apply(Assignment(site="plain", epoch=1, units=units, gone={}, by="a", reason=""))
+    site.beat("a", serves=[0, 1])
+    site.beat("b", serves=[2], warm=[0])
+    site.beat("c", warm=[1, 2])
+    assert site.next() is None
+    return site
+
+
+def end_a(site: Site, how: str) -> list[str]:
+    """Let `a` end, or no longer serve unit 0. Return the instances that have become silent."""
+    if how == "left":
+        site.apply(Left(site="plain", instance="a", run="run of a"))
+    elif how == "restarted":
+        site.beat("a", run="next run of a")
+    elif how == "stopped serving":
+        site.change("a", serves=[1])
+    return ["a"] if how == "silent" else []
+
+
+ENDS = ["silent", "left", "restarted", "stopped serving"]
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_warm_standby_serves_a_unit_whose_server_ends_while_it_hands_the_unit_over(how: str) -> None:
+    site = handing_over()
+    following = site.next(*end_a(site, how))
+    assert following is not None
+    assert following.units[0].owner == "b"
+    assert "b has the state of units that were to be handed over" in following.reason
+    site.apply(following)
+    site.change("b", serves=[0, 2], warm=[])
+    assert not site.state.abandoned
+    following = site.next()
+    assert following is None or following.units[0].owner == "b"
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("c", {"claims": [0]}),
+        ("c", {"serves": [0]}),
+        ("c", {"warm": [0, 1, 2]}),
+        ("b", {"warm": []}),
+        ("b", {"leaving": True}),
+        ("b", {"failed": [0], "warm": []}),
+    ],
+    ids=["it claims it", "it serves it", "it has the state", "no warm standby", "leaving standby", "failed standby"],
+)
+def test_a_unit_that_is_handed_over_stays_with_its_new_owner_if(how: str, name: str, change: dict[str, Any]) -> None:
+    site = handing_over()
+    if name == "c":
+        # As its owner does once it has seen that the unit is not served any more.
+        silent = end_a(site, how)
+        site.change(name, **change)
+    else:
+        site.change(name, **change)
+        silent = end_a(site, how)
+    following = site.next(*silent)
+    assert following is None or following.units[0].owner == "c"
+
+
+def test_a_unit_that_its_owner_stops_serving_is_left_to_the_owner_although_a_standby_is_warm() -> None:
+    site = handing_over()
+    site.change("a", serves=[0])
+    following = site.next()
+    assert following is None or following.units[1].owner == "a"
+
+
+def test_a_unit_is_not_left_for_a_standby_any_more_once_it_has_been_claimed() -> None:
+    site = handing_over()
+    end_a(site, "left")
+    site.change("c", claims=[0])
+    # The claim has failed, and the owner waits before it tries again.
+    site.change("c", claims=[])
+    following = site.next()
+    assert following is not None
+    assert following.units[0].owner == "c"

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from joiner.runtime.control import Drain, Heartbeat, Logged, MemberRecord, Pin, Retry, Standbys, Summary
+from joiner.runtime.control import (
+    Assignment,
+    Drain,
+    Heartbeat,
+    Left,
+    Logged,
+    MemberRecord,
+    Pin,
+    Retry,
+    Standbys,
+    Summary,
+    UnitAssignment,
+)
 from joiner.runtime.membership import site
 from joiner.runtime.membership.member import Identity, Member, Timing, Work
 from joiner.runtime.membership.site import SiteMembership
@@ -123,6 +135,31 @@ def test_a_summary_whose_author_has_missed_an_order_is_contradicted(order: Any) 
     (correction,) = one.log.written(Summary)[before + 2 :]
     assert correction.ordered == one.member.state.orders.offsets
     assert (correction.drained, correction.pinned, correction.standbys) != ([], {}, None)
+
+
+@pytest.mark.parametrize("is_warm", [True, False])
+def test_who_is_to_take_a_unit_over_does_not_claim_it_if_a_standby_can_serve_it_at_once(*, is_warm: bool) -> None:
+    one = Instance()
+    one.join()
+
+    def beat(name: str, **work: Any) -> Heartbeat:
+        return Heartbeat(site="process", instance=name, run=f"run of {name}", **work)
+
+    standby = beat("c", warm=[0] if is_warm else [], standbys=1)
+    units = [UnitAssignment("a", ["c"])] * UNITS
+    epoch = one.member.state.epoch + 1
+    one.turn(
+        beat("b", serves=[0]),
+        standby,
+        Assignment(site="process", epoch=epoch, units=units, gone={}, by="b", reason=""),
+    )
+    assert 0 not in one.member.orders(Work(), one.now_s).serve, "b serves it"
+    one.turn(standby, Left(site="process", instance="b", run="run of b"))
+    orders = one.member.orders(Work(), one.now_s)
+    assert (0 in orders.serve, 0 in orders.follow) == (not is_warm, is_warm)
+    assert 0 in one.member.orders(Work(claims=frozenset({0})), one.now_s).serve, "a claim goes on until it is moved"
+    one.turn(standby)
+    assert one.member.state.units[0].owner == ("c" if is_warm else "a")
 
 
 class Host:
