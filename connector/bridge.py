@@ -133,6 +133,7 @@ class Bridge:
 
     def _handle_loss(self, error: SessionLostError) -> None:
         self._ledger.detach()
+        self._messages.lose_connection()
         self._progress.losses += 1
         logger.warning(
             "no MQTT connection to %s: %s; next attempt in %.1f s, but not before Kafka has all records in flight",
@@ -178,24 +179,23 @@ class Bridge:
 
     def _count(self, messages: list[Message], found: list[Found]) -> None:
         parts = [parsed for one in found for parsed in one.parts]
-        records = sum(len(one.records) for one in parts) + sum(one.copy is not None for one in found)
+        records = sum(len(one.records) for one in parts) + sum(len(one.copies) for one in found)
         self._progress.count(len(messages), records, sum(len(one.refusals) for one in parts))
         for message, one in zip(messages, found, strict=True):
-            if one.skipped:
-                if one.why_skipped == RETAINED and not self._progress.skipped[RETAINED]:
-                    logger.warning(
-                        "skipped the retained message of the topic %s, because it does not say when it was measured; "
-                        "further retained messages are skipped without a log line, but counted",
-                        shown(message.topic),
-                    )
-                self._progress.skipped[one.why_skipped] += one.skipped
+            if one.skipped.get(RETAINED) and not self._progress.skipped[RETAINED]:
+                logger.warning(
+                    "skipped the retained message of the topic %s, or values in it, because nobody knows whether they "
+                    "still hold; further ones are skipped without a log line, but counted",
+                    shown(message.topic),
+                )
+            self._progress.skipped.update(one.skipped)
 
     def _send_commands(self) -> None:
         """Log what the parsers have to report, and publish their commands."""
         for warning in self._messages.take_warnings():
             logger.warning("%s", warning)
         for command in self._messages.take_commands():
-            self._session.publish(command.topic, command.payload)
+            self._messages.rebirths += self._session.publish(command.topic, command.payload)
 
     def _write_watermarks(self, watermarks: _WatermarkWriter, listening_ns: int) -> None:
         due = watermarks.collect(listening_ns, is_confirmed=not len(self._ledger))

@@ -80,11 +80,11 @@ class Forwarder:
             records = self._records(content)
             parts = self._divided(content)
             dead_letters = [encode(dead_letter(one, source)) for parsed in content.parts for one in parsed.refusals]
-            copy = (content.copy.key.encode(), content.copy.value) if content.copy is not None else None
+            copied = [(one.kafka_topic, one.key.encode(), one.value) for one in content.copies]
             # Count all records of a part as one: they are in one message, so Kafka confirms them together.
-            count = len(records) + len(parts) + len(dead_letters) + (copy is not None)
+            count = len(records) + len(parts) + len(dead_letters) + len(copied)
             size_bytes = count * RECORD_OVERHEAD_BYTES + sum(map(len, dead_letters)) + sum(map(_size_of, records))
-            size_bytes += sum(size for _, _, size in parts) + (_size_of(copy) if copy is not None else 0)
+            size_bytes += sum(size for _, _, size in parts) + sum(_size_of(one[1:]) for one in copied)
             ticket = self.ledger.add(number, size_bytes, max(count, 1))
             if not count:
                 self.ledger.confirm(ticket)  # nothing to wait for, but messages are acknowledged in order
@@ -93,9 +93,8 @@ class Forwarder:
                     self._batches.add(parsed.thing, parsed.time_ns, part, ticket)
             data += [Outgoing(key, value, ticket) for key, value in records]
             dead += [Outgoing(None, value, ticket) for value in dead_letters]
-            if content.copy is not None and copy is not None:
-                headers = (("mqtt.topic", source.encode()),)
-                copies.setdefault(content.copy.kafka_topic, []).append(Outgoing(*copy, ticket, headers))
+            for topic, key, value in copied:
+                copies.setdefault(topic, []).append(Outgoing(key, value, ticket, (("mqtt.topic", source.encode()),)))
         if self._batches is not None:
             data = self._batches.take()
         self._producer.send(self._settings.topics.data, data)

@@ -27,7 +27,7 @@ from paho.mqtt.properties import MQTTException
 from paho.mqtt.reasoncodes import ReasonCode
 
 from broker.settings import MqttSettings
-from connector.formats.events import UNREADABLE_TOPIC
+from connector.formats.events import UNREADABLE_TOPIC, shown
 from connector.settings import ConnectorSettings, subscriptions
 
 logger = logging.getLogger(__name__)
@@ -230,11 +230,21 @@ class MqttSession:
             client.ack(packet_id, 1)
         self._write(client)
 
-    def publish(self, topic: str, payload: bytes) -> None:
-        """Publish a message at QoS 0. It is lost if the connection is. Raises `SessionLostError`."""
-        if self._client is not None:
-            self._client.publish(topic, payload, qos=0)
-            self._write(self._client)
+    def publish(self, topic: str, payload: bytes) -> bool:
+        """Publish a message at QoS 0, which is lost if the connection is. Return whether it was passed on.
+
+        It is not if there is no connection, or if MQTT allows no such topic. Raises `SessionLostError`.
+        """
+        if self._client is None:
+            return False
+        try:
+            info = self._client.publish(topic, payload, qos=0)
+        except ValueError as error:  # names in the topic come from other clients
+            logger.warning("cannot publish to the MQTT topic %s: %s", shown(topic), error)
+            return False
+        self._check(info.rc)
+        self._write(self._client)
+        return True
 
     def maintain(self, *, reading: bool) -> None:
         """Send pending packets. If ``reading``, also send keep-alives and detect a broker that has gone silent.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -34,15 +35,14 @@ class Copy(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The contents of a message: records and refusals, a copy, and how much was skipped for which reason.
+    """The contents of a message: records and refusals, copies, and how much was skipped for each reason.
 
     Each part has one thing and one time. A message without contents is only acknowledged.
     """
 
     parts: Sequence[Parsed] = ()
-    copy: Copy | None = None
-    skipped: int = 0
-    why_skipped: str = NO_NUMBER
+    copies: Sequence[Copy] = ()
+    skipped: Mapping[str, int] = MappingProxyType({})
 
 
 class Levels(NamedTuple):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from connector.formats.births import Births
+from connector.formats.births import Births, Command
 from connector.formats.contents import Context, FormatParser, Found, Levels
 from connector.formats.events import UNREADABLE_TOPIC, Parser
 from connector.formats.numbers import NumberParser
@@ -21,14 +20,12 @@ from connector.templates import (
     pattern_of,
 )
 
-if TYPE_CHECKING:
-    from connector.formats.sparkplug import Command, SparkplugParser
-
 
 class MessageParser:
     """Parses the messages of all topics: by the first template that matches the topic, else as an event.
 
-    ``elapsed`` returns the time in seconds from any origin.
+    ``elapsed`` returns the time in seconds from any origin. ``rebirths`` counts the commands that were published: how
+    often nodes of Sparkplug B were asked for their births.
     """
 
     def __init__(
@@ -38,8 +35,8 @@ class MessageParser:
         context: Context,
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.rebirths = 0
         self._events = events
-        self._sparkplug: list[SparkplugParser] = []
         self._births = Births()
         self._templates = [(pattern_of(one.topic), self._parser_of(one, context, elapsed)) for one in templates]
 
@@ -54,20 +51,21 @@ class MessageParser:
     @property
     def gaps(self) -> int:
         """How many gaps there were in the sequences of nodes of Sparkplug B."""
-        return sum(one.gaps for one in self._sparkplug)
-
-    @property
-    def rebirths(self) -> int:
-        """How often nodes of Sparkplug B were asked for their births."""
-        return sum(one.rebirths for one in self._sparkplug)
+        return self._births.gaps
 
     def take_commands(self) -> list[Command]:
         """Return the commands to publish since the last call."""
-        return [command for one in self._sparkplug for command in one.take_commands()]
+        commands, self._births.commands = self._births.commands, []
+        return commands
 
     def take_warnings(self) -> list[str]:
         """Return the warnings to log since the last call."""
-        return [warning for one in self._sparkplug for warning in one.take_warnings()]
+        warnings, self._births.warnings = self._births.warnings, []
+        return warnings
+
+    def lose_connection(self) -> None:
+        """Note that messages may be missing, and commands lost, because the connection was lost."""
+        self._births.lose_connection()
 
     def _parser_of(self, template: TemplateSettings, context: Context, elapsed: Callable[[], float]) -> FormatParser:
         match template:
@@ -80,6 +78,4 @@ class MessageParser:
             case SparkplugSettings():
                 from connector.formats.sparkplug import SparkplugParser  # noqa: PLC0415 - protobuf is an extra
 
-                parser = SparkplugParser(template, context, elapsed, self._births)
-                self._sparkplug.append(parser)
-                return parser
+                return SparkplugParser(template, context, elapsed, self._births)

@@ -31,7 +31,7 @@ class NumberParser:
     def parse(self, levels: Levels, payload: bytes, *, is_retained: bool) -> Found:
         """Return the record or the refusal of a payload. Never raises."""
         if is_retained:
-            return Found(skipped=1, why_skipped=RETAINED)
+            return Found(skipped={RETAINED: 1})
         try:
             thing = measured(self._template.thing.format_map(levels.named), "the thing in the MQTT topic")
             quantity = measured(self._template.quantity.format_map(levels.named), "the quantity in the MQTT topic")

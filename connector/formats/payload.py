@@ -42,7 +42,11 @@ _METRIC: Final = {
 REBIRTH: Final = "Node Control/Rebirth"
 """The metric by which a node is asked for its births."""
 
+COMPRESSED: Final = b"SPBV1.0_COMPRESSED"
+"""The ``uuid`` of a payload whose body is another payload, compressed."""
+
 _BOOLEAN: Final = 11
+_METRICS_TAG: Final = 2 << 3 | 2
 _VARINT_BYTES_MAX: Final = 10
 _CONTINUED: Final = 0x80
 """Bytes of a varint from this value on are followed by another one."""
@@ -62,6 +66,7 @@ def _messages() -> tuple[Any, Any]:
     payload.field.add(name="timestamp", number=1, type=_Field.TYPE_UINT64, label=optional)
     payload.field.add(name="metrics", number=2, type=_Field.TYPE_MESSAGE, label=repeated, type_name=".lsb.Metric")
     payload.field.add(name="seq", number=3, type=_Field.TYPE_UINT64, label=optional)
+    payload.field.add(name="uuid", number=4, type=_Field.TYPE_BYTES, label=optional)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     classes = (pool.FindMessageTypeByName(name) for name in ("lsb.Payload", "lsb.Metric"))
@@ -74,27 +79,32 @@ Payload, Metric = _messages()
 
 def decode(payload: bytes) -> Any:
     """Return the `Payload` in a message. Raises `UnusableError`."""
-    _check_count(payload)
+    _check_fields(payload)
     try:
         found = Payload.FromString(payload)
     except DecodeError as error:
         message = f"not a payload of Sparkplug B: {error}"
         raise UnusableError(message) from error
+    if found.uuid == COMPRESSED:
+        raise UnusableError("the payload is compressed, which the connector does not read: turn this off at the node")
+    _check_count(len(found.metrics))
     return found
 
 
-def _check_count(payload: bytes) -> None:
-    """Raise `UnusableError` if a payload has too many fields, before each takes a hundred bytes of memory.
+def _check_fields(payload: bytes) -> None:
+    """Raise `UnusableError` if a payload has too many metrics, before each takes a hundred bytes of memory.
 
     Skips the contents of the fields. Only the decoder says whether the payload is valid.
     """
-    at = count = 0
+    at = metrics = others = 0
     while at < len(payload):
-        count += 1
-        if count > QUANTITIES_MAX:
-            message = f"the payload has more than {QUANTITIES_MAX} metrics and other fields"
-            raise UnusableError(message)
         tag, at = _varint(payload, at)
+        metrics += tag == _METRICS_TAG
+        others += tag != _METRICS_TAG
+        _check_count(metrics)
+        if others > QUANTITIES_MAX:
+            message = f"the payload has more than {QUANTITIES_MAX} fields besides the metrics"
+            raise UnusableError(message)
         match tag & 7:
             case 0:
                 _, at = _varint(payload, at)
@@ -105,8 +115,15 @@ def _check_count(payload: bytes) -> None:
                 at += length
             case 5:
                 at += 4
-            case _:
-                return  # a group, which Sparkplug B does not use, or an invalid field
+            case kind:
+                message = f"not a payload of Sparkplug B: a field has the wire type {kind}, which it does not use"
+                raise UnusableError(message)
+
+
+def _check_count(metrics: int) -> None:
+    if metrics > QUANTITIES_MAX:
+        message = f"the payload has more than {QUANTITIES_MAX} metrics"
+        raise UnusableError(message)
 
 
 def _varint(payload: bytes, at: int) -> tuple[int, int]:

@@ -27,9 +27,9 @@ class RawParser:
     def parse(self, levels: Levels, payload: bytes, *, is_retained: bool) -> Found:
         """Return the copy to forward, or a refusal. Never raises."""
         if is_retained:
-            return Found(skipped=1, why_skipped=RETAINED)
+            return Found(skipped={RETAINED: 1})
         if not payload:
-            return Found(skipped=1, why_skipped=EMPTY)
+            return Found(skipped={EMPTY: 1})
         try:
             key = measured(self._template.key.format_map(levels.named), "the key in the MQTT topic")
             self._context.check_length(payload)
@@ -38,4 +38,4 @@ class RawParser:
                 raise UnusableError(message)
         except UnusableError as error:
             return Found((refused(levels.topic, payload, str(error)),))
-        return Found(copy=Copy(self._template.kafka_topic, key, payload))
+        return Found(copies=[Copy(self._template.kafka_topic, key, payload)])
