@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, takewhile
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -20,7 +20,7 @@ from broker.settings import (
     duration_between,
 )
 from broker.times import parse_duration
-from connector.templates import RawSettings, TemplateSettings, covers, is_shared, overlap
+from connector.templates import SPARKPLUG, RawSettings, SparkplugSettings, TemplateSettings, covers, is_shared, overlap
 
 
 class ConnectorSettings(Section):
@@ -114,6 +114,21 @@ class Settings(ServiceSettings):
                     "change them so that no topic matches both, or so that one of them matches all topics of the other"
                 )
                 raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
+    def _births_are_read(self) -> Self:
+        templates = self.connector.topic
+        for place, one in enumerate(templates):
+            for births in one.births if isinstance(one, SparkplugSettings) else []:
+                matching = [other for other in templates if overlap(other.filter, births)]
+                read = list(takewhile(lambda other: isinstance(other, SparkplugSettings), matching))
+                if not any(covers(other.filter, births) for other in read):
+                    message = (
+                        f"connector.topic.{place}.topic is {one.topic!r}, but no template with format = 'sparkplug' "
+                        f"matches all births that its messages need: {births}; the usual topic is {SPARKPLUG}/#"
+                    )
+                    raise ValueError(message)
         return self
 
     @model_validator(mode="after")

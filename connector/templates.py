@@ -17,6 +17,8 @@ from broker.settings import Section, TopicName, topic_filter
 SPARKPLUG: Final = "spBv1.0"
 """The first level of all topics of Sparkplug B."""
 
+_SPARKPLUG_KINDS: Final = ("NBIRTH/+", "NDATA/+", "NDEATH/+", "DBIRTH/+/+", "DDATA/+/+", "DDEATH/+/+")
+
 _NAME: Final = re.compile(r"\{([a-zA-Z][a-zA-Z0-9_]{0,31})\}")
 
 _SHARED: Final = {"$share", "$queue"}
@@ -108,12 +110,13 @@ class NumberSettings(_Template):
 class SenmlSettings(_Template):
     """``format = "senml"``: each message is a SenML pack in JSON (RFC 8428)."""
 
-    provided: ClassVar[tuple[str, ...]] = ("bn", "n")
+    provided: ClassVar[tuple[str, ...]] = ("bn", "n", "name")
 
     format: Literal["senml"]
 
     thing: NameTemplate = "{bn}"
-    """The thing: text with levels of the topic, the base name ``{bn}`` and the name ``{n}``."""
+    """The thing: text with levels of the topic, the name ``{name}`` of the measurement, its part ``{bn}`` up to the last
+    ``:`` or ``/``, and the rest ``{n}``."""
 
     quantity: NameTemplate = "{n}"
     """The quantity, as for ``thing``."""
@@ -139,11 +142,36 @@ class SparkplugSettings(_Template):
     """Whether to ask a node for its births if they are not known, or if messages are missing."""
 
     @model_validator(mode="after")
-    def _is_in_the_namespace(self) -> Self:
+    def _matches_messages_of_nodes(self) -> Self:
         if self.topic.split("/", 1)[0] != SPARKPLUG:
             message = f"topic is {self.topic!r}, but the topics of Sparkplug B begin with {SPARKPLUG}/"
             raise ValueError(message)
+        if not any(overlap(self.filter, f"{SPARKPLUG}/+/{kind}") for kind in _SPARKPLUG_KINDS):
+            message = f"topic is {self.topic!r}, which matches no messages of nodes or devices, such as {SPARKPLUG}/#"
+            raise ValueError(message)
         return self
+
+    @model_validator(mode="after")
+    def _device_can_be_left_out(self) -> Self:
+        for setting in self.names:
+            text: str = getattr(self, setting)
+            if "{device}" in text and "{device}" not in text.split("/")[1:]:
+                message = (
+                    f"{setting} is {text!r}, but {{device}} must have a / before it, and a / or nothing behind it: for the "
+                    "metrics of a node itself, /{device} is left out"
+                )
+                raise ValueError(message)
+        return self
+
+    @property
+    def births(self) -> list[str]:
+        """Filters of the births that the template's messages refer to, and of those that must precede these births."""
+        levels = self.filter.removesuffix("/#").split("/")
+        group, _, node, device = [*levels[1:], "+", "+", "+", "+"][:4]
+        needed = [f"{SPARKPLUG}/{group}/NBIRTH/{node}"]
+        if overlap(self.filter, f"{SPARKPLUG}/+/DDATA/+/+"):
+            needed.append(f"{SPARKPLUG}/{group}/DBIRTH/{node}/{device}")
+        return needed
 
 
 class RawSettings(_Template):

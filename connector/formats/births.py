@@ -30,6 +30,10 @@ NOTED_MAX: Final = 10_000
 """For how many nodes to note when they were asked, or that a birth was refused. The oldest note is dropped."""
 
 
+WARNINGS_MAX: Final = 100
+"""How many warnings to log within `ASK_EVERY_S`, at most."""
+
+
 class Command(NamedTuple):
     """A message to publish at QoS 0."""
 
@@ -110,7 +114,8 @@ class Births:
     """
 
     def __init__(self, known_max: int = KNOWN_MAX, node_max: int = NODE_MAX) -> None:
-        self.asked, self.logged = Notes(), Notes()
+        self.asked = Notes()
+        """The nodes that were asked for their births."""
         self.refused = Notes()
         """The nodes and devices whose last birth was refused."""
         self.commands: list[Command] = []
@@ -120,6 +125,8 @@ class Births:
         self._known_max, self._node_max = known_max, node_max
         self._size = 0
         self._was_full = False
+        self._logged = Notes()
+        self._logged_lines, self._logged_since_s = 0, 0.0
 
     def __len__(self) -> int:
         """Return the number of nodes, devices and metrics that are known."""
@@ -166,6 +173,14 @@ class Births:
         node.scopes.clear()
         node.aliases.clear()
         node.is_doubtful = True
+
+    def warn(self, about: tuple[str, ...], text: str, now_s: float) -> None:
+        """Add a warning to log, unless there was one of the same kind about the same node within `ASK_EVERY_S`."""
+        if now_s - self._logged_since_s >= ASK_EVERY_S:
+            self._logged_lines, self._logged_since_s = 0, now_s
+        if self._logged_lines < WARNINGS_MAX and self._logged.is_due(about, now_s):
+            self._logged_lines += 1
+            self.warnings.append(text)
 
     def lose_connection(self) -> None:
         """Doubt all nodes, because messages may be missing, and forget the requests, which may be lost, too."""

@@ -2,7 +2,11 @@
 
 A pack is refused as a whole if it is not a list of objects, if a base field is wrong, or if it needs an extension that
 this parser does not know. An unusable record does not affect the others: one refusal covers all of them. Records
-without a number (strings, data and sums) are skipped and counted.
+without a number (strings, data and sums) are skipped and counted. Only a record that consists of base fields may have
+no value at all.
+
+The name of a measurement is its base name and its name, concatenated. It is split after its last ``:`` or ``/``, wherever
+the base name ends, and nothing is left out. So a name always gives the same thing and quantity, and no other name does.
 
 The size of the output is linear in the size of the pack; see `connector.formats.contents.check_copies`.
 """
@@ -10,6 +14,8 @@ The size of the output is linear in the size of the pack; see `connector.formats
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from decimal import Decimal
 from typing import Final, NamedTuple
 
@@ -44,7 +50,14 @@ _TIME_MAX_S: Final = 1e11
 
 _TIME_MIN_S: Final = 1e-12
 _NUMBER_LENGTH_MAX: Final = 400
-_SEPARATORS: Final = (":", "/", "_", "-", ".")
+_BASE_FIELDS: Final = frozenset({"bn", "bt", "bu", "bv", "bs", "bver"})
+_OTHER_VALUES: Final = frozenset({"vs", "vd", "s"})
+
+_DEPTH_MAX: Final = 32
+"""How deep arrays and objects may be nested. A regular pack has a depth of two."""
+
+_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _DEVICE_URN_PARTS: Final = 4
 """The URN of a device (RFC 9039) has these parts: urn, dev, the kind of its address, and the address."""
 
@@ -68,7 +81,7 @@ class SenmlParser:
     def __init__(self, template: SenmlSettings, context: Context) -> None:
         self._template = template
         self._context = context
-        self._needs_device = "{bn}" in template.thing + template.quantity
+        self._used = [name for name in template.provided if f"{{{name}}}" in template.thing + template.quantity]
 
     def parse(self, levels: Levels, payload: bytes, *, is_retained: bool) -> Found:
         """Return the records in a pack, and a refusal for what cannot be used. Never raises.
@@ -78,8 +91,7 @@ class SenmlParser:
         pack = _Pack(self._template, self._context, levels, payload)
         try:
             self._context.check_length(payload)
-            fields = _records_of(payload)
-            pack.read(fields, needs_device=self._needs_device, is_retained=is_retained)
+            pack.read(_records_of(payload), self._used, is_retained=is_retained)
             check_copies((record for _, record in pack.records), len(payload) + len(levels.topic.encode()))
         except UnusableError as error:
             return Found((refused(levels.topic, payload, str(error)),))
@@ -89,53 +101,55 @@ class SenmlParser:
             if len(pack.reasons) > 1:
                 reason = f"{len(pack.reasons)} records of the pack are invalid; the first error: {reason}"
             parts.append(refused(levels.topic, payload, reason))
-        return Found(parts, skipped=pack.skipped, why_skipped=RETAINED if is_retained else NO_NUMBER)
+        return Found(parts, skipped=pack.skipped)
 
 
 class _Pack:
     """The contents of a pack.
 
-    ``records`` with their times in ns, the ``reasons`` of invalid ones, and how many were ``skipped``.
+    ``records`` with their times in ns, the ``reasons`` of invalid ones, and how many were ``skipped``, by reason.
     """
 
     def __init__(self, template: SenmlSettings, context: Context, levels: Levels, payload: bytes) -> None:
         self.records: list[tuple[int, Record]] = []
         self.reasons: list[str] = []
-        self.skipped = 0
+        self.skipped: Counter[str] = Counter()
         self._template, self._context, self._levels = template, context, levels
         self._payload = payload
         self._digest = self._arrival = ""
 
-    def read(self, records: list[dict[str, bytes]], *, needs_device: bool, is_retained: bool) -> None:
-        """Read all records. Raises `UnusableError` if the whole pack is unusable."""
+    def read(self, records: list[dict[str, bytes]], used: list[str], *, is_retained: bool) -> None:
+        """Read all records. ``used``: the names of a record that the template uses.
+
+        Raises `UnusableError` if the whole pack is unusable.
+        """
         base, now_ns = _Base(), self._context.now_ns()
         for place, fields in enumerate(records):
             base = _next_base(base, fields, place)
-            if "v" not in fields and "vb" not in fields:
-                has_content = bool(fields.keys() & {"vs", "vd", "s"}) or not any(name[:1] == "b" for name in fields)
-                self.skipped += has_content
+            if fields and fields.keys() <= _BASE_FIELDS:
                 continue
             try:
-                self._add(base, fields, place, now_ns, needs_device=needs_device, is_retained=is_retained)
+                self._add(base, fields, place, now_ns, used, is_retained=is_retained)
             except UnusableError as error:
                 self.reasons.append(f"record {place}: {error}")
 
     def _add(
-        self, base: _Base, fields: dict[str, bytes], place: int, now_ns: int, *, needs_device: bool, is_retained: bool
+        self, base: _Base, fields: dict[str, bytes], place: int, now_ns: int, used: list[str], *, is_retained: bool
     ) -> None:
         value = _value_of(base, fields)
+        if value is None:
+            self.skipped[NO_NUMBER] += 1
+            return
         time_s = base.time + (_seconds(fields["t"], "t") if "t" in fields else 0)
         is_relative = time_s < RELATIVE_BELOW_S
         if is_relative and is_retained:
-            self.skipped += 1
+            self.skipped[RETAINED] += 1
             return
         time_ns = round(time_s * 10**9)
         if is_relative:
             time_ns = (now_ns + time_ns) // self._context.unit_ns * self._context.unit_ns
         time = self._context.time_of(time_ns)
-        names = self._levels.named | dict(
-            zip(("bn", "n"), _names(base, fields, needs_device=needs_device), strict=True)
-        )
+        names = self._levels.named | _names(base, fields, used)
         thing = measured(self._template.thing.format_map(names), "the thing (bn, or the MQTT topic)")
         quantity = measured(self._template.quantity.format_map(names), "the quantity")
         self.records.append((time_ns, Record(thing, quantity, time, value, self._id(place, is_relative=is_relative))))
@@ -156,10 +170,13 @@ def _records_of(payload: bytes) -> list[dict[str, bytes]]:
     if payload.count(b"[") > BRACKETS_MAX or payload.count(b"{") > QUANTITIES_MAX + BRACKETS_MAX:
         message = f"the payload has more than {QUANTITIES_MAX} records, or more than {BRACKETS_MAX} further brackets"
         raise UnusableError(message)
+    if _is_deep(payload):
+        message = f"the payload has arrays or objects that are nested more than {_DEPTH_MAX} deep"
+        raise UnusableError(message)
     try:
         payload.decode()  # the decoder does not check the values that it keeps as raw text
         records = [{name: bytes(raw) for name, raw in one.items()} for one in _packs.decode(payload)]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         reason = f"not a SenML pack, which is a JSON array of records: {error}"
         raise UnusableError(reason) from error
     if not records:
@@ -171,6 +188,21 @@ def _records_of(payload: bytes) -> list[dict[str, bytes]]:
     return records
 
 
+def _is_deep(payload: bytes) -> bool:
+    """Return whether arrays and objects are nested more than `_DEPTH_MAX` deep.
+
+    Checked before decoding: otherwise, the depth that a decoder accepts depends on the process.
+    """
+    if payload.translate(None, _NO_BRACKETS).replace(b"{}", b"") == b"[]":
+        return False
+    depth = 0
+    for bracket in _STRINGS.sub(b"", payload).translate(None, _NO_BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > _DEPTH_MAX:
+            return True
+    return False
+
+
 def _refuse_repeated_fields(payload: bytes, records: list[dict[str, bytes]]) -> None:
     """Raise `UnusableError` if a field is repeated within a record: the decoder keeps only the last."""
     fields = sum(map(len, records))
@@ -179,7 +211,7 @@ def _refuse_repeated_fields(payload: bytes, records: list[dict[str, bytes]]) -> 
         return
     try:
         found = json.loads(payload, object_pairs_hook=list, parse_int=len, parse_float=len)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         reason = f"not a SenML pack, which is a JSON array of records: {error}"
         raise UnusableError(reason) from error
     for place, (pairs, one) in enumerate(zip(found, records, strict=True)):
@@ -209,9 +241,14 @@ def _next_base(base: _Base, fields: dict[str, bytes], place: int) -> _Base:
         raise UnusableError(message) from error
 
 
-def _value_of(base: _Base, fields: dict[str, bytes]) -> float:
+def _value_of(base: _Base, fields: dict[str, bytes]) -> float | None:
+    """Return the number in a record, or None if it has another value. Raises `UnusableError`."""
     if len(fields.keys() & {"v", "vb", "vs", "vd"}) > 1:
         raise UnusableError("it has more than one value")
+    if not fields.keys() & {"v", "vb"}:
+        if fields.keys() & _OTHER_VALUES:
+            return None
+        raise UnusableError("it has no value (v, vb, vs, vd or s)")
     if "vb" in fields:
         try:
             return int(_booleans.decode(fields["vb"]))
@@ -228,31 +265,22 @@ def _value_of(base: _Base, fields: dict[str, bytes]) -> float:
     return int(total) if is_exact else total
 
 
-def _names(base: _Base, fields: dict[str, bytes], *, needs_device: bool) -> tuple[str, str]:
-    """Return what stands for ``{bn}`` and ``{n}`` in a record. Raises `UnusableError`.
-
-    ``needs_device``: whether the template uses ``{bn}``. Only then is the name of a record without a base name split.
-    """
-    name = _text(fields["n"], "n") if "n" in fields else ""
-    unit = (_text(fields["u"], "u") if "u" in fields else base.unit) or UNNAMED
-    if base.name:
-        return _without_separator(base.name), name[1:] if name[:1] in _SEPARATORS and name[1:] else name or unit
-    if not needs_device:
-        return "", name or unit
-    if name.startswith("urn:dev:") and name.count(":") < _DEVICE_URN_PARTS:
-        return name, unit
-    cut = max(name.rfind(":"), name.rfind("/"))
-    if cut > 0 and name[cut + 1 :]:
-        return name[:cut], name[cut + 1 :]
-    message = (
-        f"it has no bn, and its name {shown(name)} does not consist of two parts with : or / between them: set thing "
-        "to levels of the MQTT topic"
-    )
-    raise UnusableError(message)
-
-
-def _without_separator(name: str) -> str:
-    return name[:-1] if name[-1] in _SEPARATORS and name[:-1] else name
+def _names(base: _Base, fields: dict[str, bytes], used: list[str]) -> dict[str, str]:
+    """Return what stands for each of the names in a template. Raises `UnusableError` if one that is used is empty."""
+    name = base.name + (_text(fields["n"], "n") if "n" in fields else "")
+    is_device = name.startswith("urn:dev:") and name.count(":") < _DEVICE_URN_PARTS and "/" not in name
+    cut = len(name) if is_device else max(name.rfind(":"), name.rfind("/")) + 1
+    found = {"bn": name[:cut], "n": name[cut:], "name": name}
+    if is_device or not name:
+        found["n"] = (_text(fields["u"], "u") if "u" in fields else base.unit) or UNNAMED
+    for one in used:
+        if not found[one]:
+            message = (
+                f"its name (bn and n) is {shown(name)}, which gives no {{{one}}}, because it is split after its last : "
+                "or /: set thing and quantity to levels of the MQTT topic, or use {name}"
+            )
+            raise UnusableError(message)
+    return found
 
 
 def _text(text: bytes, what: str) -> str:

@@ -199,12 +199,11 @@ class SparkplugParser:
             return
         self._births.gaps += 1
         self._births.doubt(node)
-        if self._births.logged.is_due((origin.group, origin.node), self._elapsed()):
-            name = shown(f"{origin.group}/{origin.node}")
-            self._births.warnings.append(
-                f"messages of the Sparkplug node {name} are missing: after the sequence number {before} came "
-                f"{node.sequence} (logged at most once a minute for each node)"
-            )
+        text = (
+            f"messages of the Sparkplug node {shown(f'{origin.group}/{origin.node}')} are missing: after the sequence "
+            f"number {before} came {node.sequence} (logged at most once a minute for each node)"
+        )
+        self._births.warn((origin.group, origin.node), text, self._elapsed())
         self._ask(origin)
 
     def _refuse_birth(self, origin: _Origin, error: UnusableError) -> None:
@@ -212,9 +211,8 @@ class SparkplugParser:
         self._ask(origin)
         if origin.scope not in self._births.refused:
             name = shown("/".join(origin.scope).rstrip("/"))
-            self._births.warnings.append(
-                f"a birth of {name} was refused, and its data is until it sends one that can be used: {error}"
-            )
+            text = f"a birth of {name} was refused, so its data is refused until a birth of it can be used: {error}"
+            self._births.warn(origin.scope, text, self._elapsed())
         self._births.refused.add(origin.scope)
 
     def _is_refused(self, origin: _Origin) -> bool:

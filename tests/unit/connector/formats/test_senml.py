@@ -116,7 +116,7 @@ def test_values_of_other_types_are_skipped_and_counted() -> None:
         {"n": "nfc-reader", "vd": "aGkgCg"},
     ]
     assert values(pack) == [(DEVICE, "temp", NOW_MS, 23.1), (DEVICE, "open", NOW_MS, 0)]
-    assert (parse(pack).skipped, parse(pack).why_skipped) == (2, NO_NUMBER)
+    assert parse(pack).skipped == {NO_NUMBER: 2}
 
 
 def test_a_collection_of_several_devices() -> None:
@@ -241,7 +241,7 @@ def test_of_a_retained_pack_only_records_with_absolute_times_are_used() -> None:
     pack = [{"bn": "d", "v": 1}, {"t": 1.5e9, "v": 2}, {"t": -1, "v": 3}]
     found = parse(pack, is_retained=True)
     assert [record.result for part in found.parts for record in part.records] == [2]
-    assert (found.skipped, found.why_skipped) == (2, RETAINED)
+    assert found.skipped == {RETAINED: 2}
 
 
 @pytest.mark.parametrize(
