@@ -107,7 +107,7 @@ class SparkplugParser:
             if len(reading.reasons) > 1:
                 reason = f"{len(reading.reasons)} metrics of the message are invalid; the first error: {reason}"
             parts.append(refused(levels.topic, payload, reason))
-        return Found(parts, skipped={NO_NUMBER: reading.skipped} if reading.skipped else {})
+        return Found(tuple(parts), skipped={NO_NUMBER: reading.skipped} if reading.skipped else {})
 
     def _read(self, origin: _Origin, levels: Levels, payload: bytes) -> _Reading:
         """Read a message. Raises `UnusableError`; also then, a birth ends the one before."""
@@ -395,7 +395,9 @@ def _value(metric: Any, datatype: int, name: str) -> float | None:
         case _ if datatype == 0:
             return None
     if found is None:
-        message = f"metric {shown(name)} has the datatype {datatype}, which its {kind} does not fit: {shown(str(given))}"
+        message = (
+            f"metric {shown(name)} has the datatype {datatype}, which its {kind} does not fit: {shown(str(given))}"
+        )
         raise UnusableError(message)
     return found if abs(found) < _EXACT_INT_MAX else float(found)
 

@@ -84,6 +84,6 @@ def parse_messages(messages: list[tuple[str, bytes]]) -> str:
         assert len(refusals) <= 1
         for refusal in refusals:
             assert_clear(ValueError(refusal.reason))
-        assert found.copy is None or found.copy.value == payload
+        assert all(one.value == payload for one in found.copies)
         outcomes |= {name for name, there in (("records", records), ("dead letters", refusals)) if there}
     return " and ".join(sorted(outcomes)) or "nothing"

@@ -19,7 +19,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from broker.kafka.producer import Outgoing
 from broker.settings import TopicSettings
 from connector.bridge import Bridge
-from connector.session import Message
+from connector.formats.payload import Metric, Payload
+from connector.session import Message, SessionLostError
 from connector.settings import ConnectorSettings, Settings
 
 MIB = 1024 * 1024
@@ -220,7 +221,7 @@ def test_the_records_of_a_pack_go_to_their_things_and_are_acknowledged_together(
     found._accept([Message("senml", PACK, 1)])
     told = [(sent.key, json.loads(sent.value)["phenomenonTime"]) for sent in producer.sent]
     at = 1_500_000_000_000
-    assert told == [(b"a", at), (b"a", at), (b"a", at + 1000), (b"b", at)]
+    assert told == [(b"a:", at), (b"a:", at), (b"a:", at + 1000), (b"b:", at)]
     for sent in producer.sent:
         assert found._ledger.release() == []
         found._ledger.confirm(sent.ticket)
@@ -233,7 +234,7 @@ def test_the_records_of_a_pack_have_their_own_times_in_a_message_with_many_recor
     found._accept([Message("senml", PACK, 1), Message("senml", PACK, 2)])
     rows = [row for sent in producer.sent for row in pa.ipc.open_stream(sent.value).read_all().to_pylist()]
     assert sorted((row["thing"], row["quantity"], row["result"]) for row in rows) == sorted(
-        2 * [("a", "t", 1.0), ("a", "u", 2.0), ("a", "t", 3.0), ("b", "t", 4.0)]
+        2 * [("a:", "t", 1.0), ("a:", "u", 2.0), ("a:", "t", 3.0), ("b:", "t", 4.0)]
     )
     assert {row["phenomenonTime"] for row in rows if row["result"] == 3} == {1_500_000_001_000}
     for sent in producer.sent:
@@ -245,7 +246,7 @@ def test_the_records_of_a_pack_have_their_own_times_in_a_message_with_many_recor
 def test_gaps_are_logged_and_nodes_are_asked(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     found, producer = bridge_of({"format": "sparkplug"})
     published: list[str] = []
-    monkeypatch.setattr(found._session, "publish", lambda topic, _payload: published.append(topic))
+    monkeypatch.setattr(found._session, "publish", lambda topic, _payload: published.append(topic) or True)
     data = b"\x18\x05"
     found._accept([Message("spBv1.0/g/NDATA/n", data, 0)])
     found._send_commands()
@@ -255,6 +256,29 @@ def test_gaps_are_logged_and_nodes_are_asked(caplog: pytest.LogCaptureFixture, m
     assert caplog.text.count("messages of the Sparkplug node 'g/n' are missing") == 1
     assert len(producer.sent) == 1
     assert (found._messages.gaps, found._messages.rebirths) == (1, 1)
+
+
+def test_a_request_that_was_lost_with_the_connection_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, producer = bridge_of({"format": "sparkplug"})
+    birth = Payload(seq=0, metrics=[Metric(name=b"t", alias=1, datatype=9)]).SerializeToString()
+    found._accept([Message("spBv1.0/g/NBIRTH/n", birth, 0), Message("spBv1.0/g/NDATA/other", b"", 0)])
+
+    def lost(_topic: str, _payload: bytes) -> bool:
+        raise SessionLostError("lost")
+
+    monkeypatch.setattr(found._session, "publish", lost)
+    with pytest.raises(SessionLostError) as error:
+        found._send_commands()
+    found._handle_loss(error.value)
+    assert found._messages.rebirths == 0
+    published: list[str] = []
+    monkeypatch.setattr(found._session, "publish", lambda topic, _payload: published.append(topic) or True)
+    by_alias = Payload(seq=1, metrics=[Metric(alias=1, float_value=1)]).SerializeToString()
+    found._accept([Message("spBv1.0/g/NDATA/n", by_alias, 0), Message("spBv1.0/g/NDATA/other", b"", 0)])
+    found._send_commands()
+    assert published == ["spBv1.0/g/NCMD/n", "spBv1.0/g/NCMD/other"]
+    assert found._messages.rebirths == 2
+    assert "is not used until the next birth" in json.loads(producer.sent[-2].value)["reason"]
 
 
 def test_a_connector_without_the_extra_names_it_in_a_line(tmp_path: Path) -> None:

@@ -153,6 +153,14 @@ def test_an_error_in_the_settings_file_names_the_template(tmp_path: Path) -> Non
         ({"format": "sparkplug", "topic": "spBv2.0/#"}, "the topics of Sparkplug B begin with spBv1.0/"),
         ({"format": "sparkplug", "topic": "#"}, "the topics of Sparkplug B begin with spBv1.0/"),
         ({"format": "sparkplug", "topic": "spBv1.0/{group}/#"}, "{group} comes from the message"),
+        ({"format": "sparkplug", "topic": "spBv1.0"}, "which matches no messages of nodes or devices"),
+        ({"format": "sparkplug", "topic": "spBv1.0/+/+"}, "which matches no messages of nodes or devices"),
+        ({"format": "sparkplug", "topic": "spBv1.0/+/NCMD/+"}, "which matches no messages of nodes or devices"),
+        ({"format": "sparkplug", "topic": "spBv1.0/+/+/+/+/+"}, "which matches no messages of nodes or devices"),
+        ({"format": "sparkplug", "thing": "{node}-{device}"}, "{device} must have a / before it"),
+        ({"format": "sparkplug", "thing": "{device}/{node}"}, "{device} must have a / before it"),
+        ({"format": "sparkplug", "thing": "{node}/{device}{metric}"}, "{device} must have a / before it"),
+        ({"format": "sparkplug", "quantity": "{device}"}, "quantity is '{device}', but {device} must have a / before"),
         ({"format": "sparkplug", "rebirth": "perhaps"}, "valid boolean"),
         ({"format": "raw", "topic": "a/{x}", "kafka_topic": "k"}, "Field required"),
         ({"format": "raw", "topic": "a/{x}", "key": "{x}"}, "Field required"),
@@ -164,6 +172,49 @@ def test_a_format_that_cannot_be_used_is_refused_with_the_reason(given: dict[str
     with pytest.raises(ValidationError) as error:
         TEMPLATES.validate_python(given)
     assert text in str(error.value)
+
+
+def with_formats(*templates: tuple[str, str]) -> Settings:
+    more = {"raw": {"kafka_topic": "k", "key": "k"}, "sparkplug": {}}
+    topics = [{"format": kind, "topic": topic, **more[kind]} for kind, topic in templates]
+    return Settings.model_validate({"connector": {"topic": topics}})
+
+
+@pytest.mark.parametrize(
+    "templates",
+    [
+        [("sparkplug", "spBv1.0/#")],
+        [("sparkplug", "spBv1.0/+/DDATA/#"), ("sparkplug", "spBv1.0/#")],
+        [("sparkplug", "spBv1.0/a/#"), ("raw", "spBv1.0/b/#")],
+        [("sparkplug", "spBv1.0/+/+/+/#")],
+        [
+            ("sparkplug", "spBv1.0/a/NBIRTH/n"),
+            ("sparkplug", "spBv1.0/a/DBIRTH/n/+"),
+            ("sparkplug", "spBv1.0/a/DDATA/n/d"),
+        ],
+    ],
+)
+def test_templates_of_sparkplug_that_see_the_births_are_accepted(templates: list[tuple[str, str]]) -> None:
+    assert len(with_formats(*templates).connector.topic) == len(templates)
+
+
+@pytest.mark.parametrize(
+    ("templates", "births"),
+    [
+        ([("sparkplug", "spBv1.0/+/DDATA/#")], "spBv1.0/+/NBIRTH/+"),
+        ([("sparkplug", "spBv1.0/a/NDATA/n")], "spBv1.0/a/NBIRTH/n"),
+        ([("sparkplug", "spBv1.0/+/DBIRTH/#")], "spBv1.0/+/NBIRTH/+"),
+        ([("sparkplug", "spBv1.0/b/#"), ("sparkplug", "spBv1.0/a/NDATA/#")], "spBv1.0/a/NBIRTH/+"),
+        ([("sparkplug", "spBv1.0/+/DDATA/#"), ("sparkplug", "spBv1.0/+/NBIRTH/#")], "spBv1.0/+/DBIRTH/+/+"),
+        ([("raw", "spBv1.0/a/NBIRTH/+"), ("sparkplug", "spBv1.0/#")], "spBv1.0/+/NBIRTH/+"),
+    ],
+)
+def test_templates_of_sparkplug_that_do_not_see_the_births_are_refused(
+    templates: list[tuple[str, str]], births: str
+) -> None:
+    with pytest.raises(ValidationError) as error:
+        with_formats(*templates)
+    assert f"matches all births that its messages need: {births};" in str(error.value)
 
 
 def test_raw_messages_go_to_no_topic_of_the_pipeline() -> None:

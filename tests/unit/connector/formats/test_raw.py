@@ -29,21 +29,21 @@ def messages(bytes_max: int = 2**18, **template: Any) -> MessageParser:
 
 
 def reason(found: Found) -> str:
-    assert found.copy is None
+    assert found.copies == ()
     ((refusal,),) = [part.refusals for part in found.parts]
     return refusal.reason
 
 
 def test_the_levels_of_the_topic_make_the_key() -> None:
     found = messages().parse("plant/a/oven/state", b'{"v": [1]}', is_retained=False)
-    assert found == Found(copy=Copy("plant.raw", "a/oven", b'{"v": [1]}'))
+    assert found == Found(copies=[Copy("plant.raw", "a/oven", b'{"v": [1]}')])
 
 
 def test_empty_and_retained_messages_are_skipped() -> None:
     empty = messages().parse("plant/a/oven", b"", is_retained=False)
-    assert (empty.parts, empty.copy, empty.skipped, empty.why_skipped) == ((), None, 1, EMPTY)
+    assert (empty.parts, empty.copies, empty.skipped) == ((), (), {EMPTY: 1})
     retained = messages().parse("plant/a/oven", b"1", is_retained=True)
-    assert (retained.parts, retained.copy, retained.skipped, retained.why_skipped) == ((), None, 1, RETAINED)
+    assert (retained.parts, retained.copies, retained.skipped) == ((), (), {RETAINED: 1})
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_what_is_too_large_is_refused_with_the_reason(topic: str, payload: bytes
 
 def test_no_payload_is_larger_than_what_kafka_accepts() -> None:
     wide = messages(bytes_max=2**24)
-    assert wide.parse("plant/a/oven", b"x" * COPY_BYTES_MAX, is_retained=False).copy is not None
+    assert wide.parse("plant/a/oven", b"x" * COPY_BYTES_MAX, is_retained=False).copies
     found = wide.parse("plant/a/oven", b"x" * (COPY_BYTES_MAX + 1), is_retained=False)
     assert "more than the 900000 that Kafka accepts" in reason(found)
 
@@ -74,9 +74,10 @@ def test_an_empty_key_is_refused() -> None:
 def test_any_bytes_are_forwarded_unchanged_or_refused(payload: bytes, levels: list[str]) -> None:
     topic = "/".join(["plant", *levels])
     found = messages().parse(topic, payload, is_retained=False)
-    if found.copy is not None:
-        assert found.copy.value == payload
-        assert found.copy.key == "/".join(topic.split("/")[1:3])
+    if found.copies:
+        (copy,) = found.copies
+        assert copy.value == payload
+        assert copy.key == "/".join(topic.split("/")[1:3])
     else:
         assert bool(found.parts) != bool(found.skipped)
     letters = [encode(dead_letter(refusal, topic)) for part in found.parts for refusal in part.refusals]

@@ -1,4 +1,4 @@
-"""Sparkplug B: births, data and deaths, with payloads of another implementation, and what is refused and limited."""
+"""Sparkplug B: values of metrics, with payloads of another implementation, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.wire.records import QUANTITIES_MAX, Record, encode
-from connector.formats.births import ASK_EVERY_S, NOTED_MAX, WARNINGS_MAX, Announced, Births, Notes, Scope
-from connector.formats.contents import NO_NUMBER, RETAINED, Context, Found
-from connector.formats.events import Parser, UnusableError, dead_letter
-from connector.formats.messages import MessageParser
-from connector.formats.payload import Metric, Payload, decode, rebirth_payload
-from connector.templates import SparkplugSettings
-
-NOW_NS: Final = 1_700_000_100_123_456_789
-AT: Final = 1_700_000_000_000
+from broker.wire.records import QUANTITIES_MAX, encode
+from connector.formats.contents import NO_NUMBER, RETAINED, Found
+from connector.formats.events import dead_letter
+from connector.formats.payload import Metric, decode, rebirth_payload
+from tests.unit.connector.formats.plant import AT, NOW_NS, TEMPERATURE, Plant, birth, metric, payload, records
 
 OTHERS: Final = {
     # What the library pysparkplug 0.6.1 encodes. It cannot be installed here: it needs paho-mqtt 1.
@@ -37,57 +32,6 @@ OTHERS: Final = {
     "DDATA": "08ccd895ffbc311211101418ccd895ffbc31200350fcffffff0f12140a056c6576656c101418cdd895ffbc31200338011803",
     "NDEATH": "08d0df95ffbc3112120a0562645365711880d095ffbc3120045807",
 }
-
-
-class Plant:
-    """A parser of Sparkplug B, and a clock for its requests."""
-
-    def __init__(self, **template: Any) -> None:
-        settings = SparkplugSettings.model_validate({"format": "sparkplug", **template})
-        self.now_s = 0.0
-        context = Context("ms", 2**18, lambda: NOW_NS, "run")
-        self.messages = MessageParser([settings], Parser("ms", 2**18), context, lambda: self.now_s)
-
-    def parse(self, topic: str, payload: bytes, *, is_retained: bool = False) -> Found:
-        return self.messages.parse(f"spBv1.0/{topic}", payload, is_retained=is_retained)
-
-    def values(self, topic: str, payload: bytes) -> list[tuple[str, str, Any, float]]:
-        """Return what is in the records of a message, of which nothing is refused."""
-        found = self.parse(topic, payload)
-        assert [refusal.reason for part in found.parts for refusal in part.refusals] == []
-        return [(one.thing, one.quantity, one.phenomenonTime, one.result) for one in records(found)]
-
-    def reason(self, topic: str, payload: bytes) -> str:
-        """Return why a message is refused. It has no records."""
-        found = self.parse(topic, payload)
-        assert records(found) == []
-        (refusal,) = [refusal for part in found.parts for refusal in part.refusals]
-        return refusal.reason
-
-    def asked(self) -> list[str]:
-        """Return the topics of the commands since the last call."""
-        return [command.topic for command in self.messages.take_commands()]
-
-
-def records(found: Found) -> list[Record]:
-    return [record for part in found.parts for record in part.records]
-
-
-def payload(*metrics: Any, seq: int | None = 0, timestamp: int | None = AT) -> bytes:
-    given = {name: value for name, value in (("seq", seq), ("timestamp", timestamp)) if value is not None}
-    encoded: bytes = Payload(metrics=metrics, **given).SerializeToString()
-    return encoded
-
-
-def metric(name: str | None = None, **fields: Any) -> Any:
-    return Metric(**({"name": name.encode()} if name is not None else {}), **fields)
-
-
-def birth(*metrics: Any, bd_seq: int = 1, seq: int = 0) -> bytes:
-    return payload(metric("bdSeq", datatype=4, long_value=bd_seq), *metrics, seq=seq)
-
-
-TEMPERATURE: Final = metric("temperature", alias=1, datatype=9, float_value=20.5, timestamp=AT)
 
 
 def test_the_messages_of_another_implementation_are_read() -> None:
@@ -136,8 +80,8 @@ def test_strings_and_null_are_skipped_and_controls_are_ignored() -> None:
 
 
 def test_the_names_of_the_topic_and_the_metric_make_the_record() -> None:
-    plant = Plant(topic="spBv1.0/+/+/#", thing="{node}-{device}", quantity="{group}:{metric}")
-    assert plant.values("g/NBIRTH/n", birth(TEMPERATURE))[0][:2] == ("n-", "g:temperature")
+    plant = Plant(topic="spBv1.0/+/+/#", thing="{node}", quantity="{group}:{metric}")
+    assert plant.values("g/NBIRTH/n", birth(TEMPERATURE))[0][:2] == ("n", "g:temperature")
     plant = Plant(thing="all/{device}/{node}")
     assert plant.values("g/NBIRTH/n", birth(TEMPERATURE))[0][0] == "all/n"
     device = payload(metric("level/max", datatype=10, double_value=1), seq=1)
@@ -189,114 +133,29 @@ def test_a_value_that_a_rebirth_repeats_has_the_same_id() -> None:
     assert other.id != first.id
 
 
-def test_data_before_the_birth_is_refused_and_the_node_is_asked_once_a_minute() -> None:
-    plant = Plant()
-    data = payload(metric("temperature", datatype=9, float_value=1))
-    assert "the birth of the node 'g/n' is not known; the connector asks for it" in plant.reason("g/NDATA/n", data)
-    (command,) = plant.messages.take_commands()
-    asked = decode(command.payload)
-    assert command.topic == "spBv1.0/g/NCMD/n"
-    assert [(one.name, one.datatype, one.boolean_value) for one in asked.metrics] == [
-        (b"Node Control/Rebirth", 11, True)
-    ]
-    assert asked.timestamp == NOW_NS // 10**6
-    plant.reason("g/DDATA/n/d", data)
-    assert plant.asked() == []
-    plant.reason("g/NDATA/other", data)
-    plant.now_s = ASK_EVERY_S - 1
-    plant.reason("g/NDATA/n", data)
-    assert plant.asked() == ["spBv1.0/g/NCMD/other"]
-    plant.now_s = ASK_EVERY_S
-    plant.reason("g/NDATA/n", data)
-    assert plant.asked() == ["spBv1.0/g/NCMD/n"]
-
-
-def test_without_rebirth_no_node_is_asked() -> None:
-    plant = Plant(rebirth=False)
-    assert "rebirth is false" in plant.reason("g/NDATA/n", payload(TEMPERATURE))
-    assert plant.asked() == []
-
-
-def test_an_unknown_alias_refuses_the_message_because_others_may_have_changed() -> None:
-    plant = Plant()
-    plant.parse("g/NBIRTH/n", birth(TEMPERATURE))
-    data = payload(metric(alias=1, float_value=1), metric(alias=9, float_value=2), seq=1)
-    assert "the alias 9 is in no birth that the connector has received" in plant.reason("g/NDATA/n", data)
-    assert plant.asked() == ["spBv1.0/g/NCMD/n"]
-    assert "the birth of the device 'd' is not known" in plant.reason("g/DDATA/n/d", payload(TEMPERATURE, seq=2))
-    assert plant.messages.gaps == 0
-
-
-def test_aliases_of_a_node_and_its_devices_are_apart() -> None:
-    plant = Plant()
-    plant.parse("g/NBIRTH/n", birth(TEMPERATURE))
-    plant.parse("g/DBIRTH/n/d", payload(metric("level", alias=1, datatype=9, float_value=1), seq=1))
-    data = metric(alias=1, float_value=3)
-    assert plant.values("g/NDATA/n", payload(data, seq=2))[0][:2] == ("g/n", "temperature")
-    assert plant.values("g/DDATA/n/d", payload(data, seq=3))[0][:2] == ("g/n/d", "level")
-
-
-def test_a_birth_replaces_all_that_was_known_of_the_node() -> None:
-    plant = Plant()
-    plant.parse("g/NBIRTH/n", birth(TEMPERATURE))
-    plant.parse("g/DBIRTH/n/d", payload(TEMPERATURE, seq=1))
-    plant.parse("g/NBIRTH/n", birth(metric("pressure", alias=1, datatype=9)))
-    data = metric(alias=1, float_value=3)
-    assert plant.values("g/NDATA/n", payload(data, seq=1))[0][1] == "pressure"
-    assert "the birth of the device" in plant.reason("g/DDATA/n/d", payload(data, seq=2))
-
-
-def test_a_birth_that_is_refused_leaves_no_aliases_of_the_one_before() -> None:
-    plant = Plant()
-    plant.parse("g/NBIRTH/n", birth(TEMPERATURE))
-    assert "the name of a metric in the birth is empty" in plant.reason("g/NBIRTH/n", birth(metric(alias=1)))
-    assert "the birth of the node" in plant.reason("g/NDATA/n", payload(metric(alias=1, float_value=3)))
-
-
-def test_only_the_death_of_the_present_birth_counts() -> None:
-    plant = Plant()
-    plant.parse("g/NBIRTH/n", birth(TEMPERATURE, bd_seq=2))
-    plant.parse("g/NDEATH/n", birth(bd_seq=1))
-    data = payload(metric(alias=1, float_value=3), seq=1)
-    assert len(plant.values("g/NDATA/n", data)) == 1
-    plant.parse("g/NDEATH/n", birth(bd_seq=2))
-    assert "the birth of the node" in plant.reason("g/NDATA/n", data)
-
-
-def test_the_death_of_a_device_leaves_the_node() -> None:
-    plant = Plant()
-    plant.parse("g/NBIRTH/n", birth(TEMPERATURE))
-    plant.parse("g/DBIRTH/n/d", payload(TEMPERATURE, seq=1))
-    assert plant.parse("g/DDEATH/n/d", payload(seq=2)) == Found()
-    data = metric(alias=1, float_value=3)
-    assert "the birth of the device" in plant.reason("g/DDATA/n/d", payload(data, seq=3))
-    assert len(plant.values("g/NDATA/n", payload(data, seq=4))) == 1
-    assert plant.messages.gaps == 0
-
-
-def test_a_gap_in_the_sequence_is_counted_and_logged_once_a_minute() -> None:
-    plant = Plant()
-    plant.parse("g/NBIRTH/n", birth(TEMPERATURE, seq=254))
-    data = metric(alias=1, float_value=3)
-    for seq in (255, 0, 1):
-        plant.parse("g/NDATA/n", payload(data, seq=seq))
-    assert (plant.messages.gaps, plant.messages.take_warnings(), plant.asked()) == (0, [], [])
-    assert len(plant.values("g/NDATA/n", payload(data, seq=3))) == 1
-    (warning,) = plant.messages.take_warnings()
-    assert "messages of the Sparkplug node 'g/n' are missing: after the sequence number 1 came 3" in warning
-    assert plant.asked() == ["spBv1.0/g/NCMD/n"]
-    plant.parse("g/NDATA/n", payload(data, seq=7))
-    assert (plant.messages.gaps, plant.messages.take_warnings(), plant.asked()) == (2, [], [])
-    plant.parse("g/NDATA/n", payload(data, seq=None))
-    plant.parse("g/NDATA/n", payload(data, seq=8))
-    assert plant.messages.gaps == 2
-
-
-@pytest.mark.parametrize(
-    "topic", ["g/NCMD/n", "g/DCMD/n/d", "STATE/host", "g/STATE/n", "g/NDATA/n/d", "g/DDATA/n", "g/NDATA", "g/ndata/n"]
-)
+@pytest.mark.parametrize("topic", ["g/NCMD/n", "g/DCMD/n/d", "STATE/host"])
 def test_commands_and_states_are_ignored(topic: str) -> None:
     assert Plant().parse(topic, b"\xff") == Found()
+
+
+@pytest.mark.parametrize("topic", ["g/STATE/n", "g/NDATA/n/d", "g/DDATA/n", "g/NDATA", "g/ndata/n", "", "g", "g/NCMD"])
+def test_other_topics_are_refused(topic: str) -> None:
+    assert Plant().reason(topic, b"") == "the MQTT topic is none of Sparkplug B"
+
+
+@pytest.mark.parametrize("topic", ["/NBIRTH/n", "g/NBIRTH/", "g/DBIRTH/n/", "g/DDATA/n/", "g/DDATA//d"])
+def test_empty_levels_are_refused_and_do_not_reach_the_metrics_of_the_node(topic: str) -> None:
+    plant = Plant()
+    plant.parse("g/NBIRTH/n", birth(TEMPERATURE))
+    assert plant.reason(topic, payload(metric("x", alias=1, datatype=9), seq=1)) == "a name in the MQTT topic is empty"
+    assert plant.values("g/NDATA/n", payload(metric(alias=1, float_value=8), seq=1))[0][1] == "temperature"
+
+
+@pytest.mark.parametrize("name", ["a+", "#", "a\0"])
+def test_names_to_which_nothing_can_be_published_are_refused(name: str) -> None:
+    plant = Plant()
+    assert "a character that MQTT does not allow" in plant.reason(f"{name}/NDATA/n", payload())
+    assert plant.asked() == []
 
 
 def test_a_retained_message_is_skipped() -> None:
@@ -315,13 +174,16 @@ def test_a_retained_message_is_skipped() -> None:
         (birth(Metric(name=b"\xff")), "the name of a metric is not UTF-8"),
         (birth(metric("x", datatype=9, float_value=float("nan"))), "metric 'x' is nan, which is no number in JSON"),
         (birth(metric("x", datatype=10, double_value=float("inf"))), "metric 'x' is inf"),
+        (birth(metric("", alias=1, datatype=9)), "the name of a metric in the birth is empty"),
         (birth(metric("x", int_value=5)), "metric 'x' has no datatype, neither here nor in the birth"),
         (birth(metric("x", datatype=9, float_value=1, timestamp=2**63)), "the time is outside the years"),
-        (payload(*[metric("x", alias=1)] * (QUANTITIES_MAX + 1)), "has more than 10000 metrics and other fields"),
-        (b"\x20\x00" * (QUANTITIES_MAX + 1), "has more than 10000 metrics and other fields"),
+        (payload(*[metric("x", alias=1)] * (QUANTITIES_MAX + 1)), "the payload has more than 10000 metrics"),
+        (b"\x20\x00" * (QUANTITIES_MAX + 1), "more than 10000 fields besides the metrics"),
         (b"\x12\xff\xff", "not a payload of Sparkplug B"),
         (b"\x80" * 30, "not a payload of Sparkplug B"),
-        (b"\x0b", "not a payload of Sparkplug B"),
+        *[(bytes([2 << 3 | kind]), f"a field has the wire type {kind}") for kind in (3, 4, 6, 7)],
+        (b"\x2b\x2c" + payload(*[metric("x")] * (QUANTITIES_MAX + 1)), "a field has the wire type 3"),
+        (b"\x22\x12SPBV1.0_COMPRESSED\x2a\x01x", "the payload is compressed, which the connector does not read"),
         (b"\x00" * (2**18 + 1), "more than events.event_bytes_max"),
     ],
 )
@@ -336,8 +198,8 @@ def test_names_in_the_topic_are_limited() -> None:
 
 
 def test_an_invalid_metric_does_not_affect_the_others() -> None:
-    nan = metric("x", datatype=9, float_value=float("nan"))
-    found = Plant().parse("g/NBIRTH/n", birth(nan, TEMPERATURE, nan))
+    nan, nor = (metric(name, datatype=9, float_value=float("nan")) for name in "xy")
+    found = Plant().parse("g/NBIRTH/n", birth(nan, TEMPERATURE, nor))
     assert [one.quantity for one in records(found)] == ["temperature"]
     (refusal,) = [refusal for part in found.parts for refusal in part.refusals]
     assert refusal.reason.startswith("2 metrics of the message are invalid; the first error: metric 'x' is nan")
@@ -352,33 +214,38 @@ def test_long_names_are_repeated_only_so_often() -> None:
     assert "the names in its records would take" in many
 
 
-def scope(metrics: int) -> Scope:
-    found = Scope()
-    for number in range(metrics):
-        found.add(Announced(f"m{number}", 9), number)
-    return found
+@pytest.mark.parametrize(
+    ("datatype", "fields"),
+    [
+        (1, {"int_value": 256}),
+        (1, {"int_value": 2**32 - 129}),
+        (1, {"long_value": 2**32 - 1}),
+        (2, {"int_value": 2**16}),
+        (3, {"long_value": 2**32}),
+        (4, {"int_value": 2**31}),
+        (5, {"int_value": 256}),
+        (5, {"int_value": 2**32 - 1}),
+        (7, {"long_value": 2**32}),
+        (11, {"int_value": 2}),
+        (11, {"float_value": 1}),
+        (3, {"float_value": 1}),
+        (3, {"boolean_value": True}),
+        (3, {"string_value": b"1"}),
+        (9, {"int_value": 1}),
+        (10, {"boolean_value": True}),
+        (99, {"int_value": 1}),
+    ],
+)
+def test_a_value_that_does_not_fit_its_datatype_is_refused(datatype: int, fields: dict[str, Any]) -> None:
+    why = Plant().reason("g/NBIRTH/n", birth(metric("x", datatype=datatype, **fields)))
+    assert f"metric 'x' has the datatype {datatype}, which its {next(iter(fields))} does not fit" in why
 
 
-def test_the_births_that_are_remembered_are_limited() -> None:
-    births = Births(known_max=10)
-    node = births.add_node("g", "n", scope(3), 1)
-    births.add_device(node, "d", scope(4))
-    assert len(births) == 9
-    with pytest.raises(UnusableError, match=r"knows 9 nodes, .* announces 2 more, but the limit is 10"):
-        births.add_node("g", "other", scope(1), 1)
-    births.drop_device(node, "d")
-    births.add_node("g", "other", scope(1), 1)
-    assert len(births) == 6
-    births.drop_node("g", "n")
-    births.drop_node("g", "n")
-    assert len(births) == 2
-
-
-def test_askings_are_limited_and_forgotten() -> None:
-    askings = Askings()
-    assert sum(askings.is_due(("g", str(number)), 0.0) for number in range(2000)) == 1000
-    assert askings.is_due(("g", "1500"), ASK_EVERY_S)
-    assert not askings.is_due(("g", "1500"), ASK_EVERY_S + 1)
+def test_values_without_a_time_have_ids_of_their_own() -> None:
+    plant = Plant()
+    plant.parse("g/NBIRTH/n", birth(TEMPERATURE))
+    data = [payload(*[metric(alias=1, float_value=1)] * 2, seq=seq, timestamp=None) for seq in (1, 2)]
+    assert len({one.id for given in data for one in records(plant.parse("g/NDATA/n", given))}) == 4
 
 
 names = (
@@ -421,21 +288,7 @@ def test_a_request_is_what_the_specification_asks_for() -> None:
 
 def test_a_payload_at_the_limit_is_read() -> None:
     """The fields are counted before they are decoded, each with its kind of value."""
-    given = payload(*[metric("x", alias=1, datatype=9, float_value=1)] * (QUANTITIES_MAX - 2))
-    assert len(decode(given).metrics) == QUANTITIES_MAX - 2
+    given = payload(*[metric("x", alias=1, datatype=9, float_value=1)] * QUANTITIES_MAX)
+    assert len(decode(given).metrics) == QUANTITIES_MAX
     further = b"\x39" + b"\x00" * 8 + b"\x45" + b"\x00" * 4 + b"\x4a\x01x"
     assert len(decode(further + birth(TEMPERATURE)).metrics) == 2
-
-
-def test_two_templates_share_what_is_known_of_a_node() -> None:
-    settings = [
-        SparkplugSettings.model_validate({"format": "sparkplug", "topic": topic})
-        for topic in ("spBv1.0/+/DDATA/#", "spBv1.0/#")
-    ]
-    context = Context("ms", 2**18, lambda: NOW_NS, "run")
-    both = MessageParser(settings, Parser("ms", 2**18), context, lambda: 0.0)
-    both.parse("spBv1.0/g/NBIRTH/n", birth(), is_retained=False)
-    both.parse("spBv1.0/g/DBIRTH/n/d", payload(TEMPERATURE, seq=1), is_retained=False)
-    data = payload(metric(alias=1, float_value=3), seq=2)
-    assert len(records(both.parse("spBv1.0/g/DDATA/n/d", data, is_retained=False))) == 1
-    assert both.gaps == 0
