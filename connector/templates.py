@@ -115,8 +115,8 @@ class SenmlSettings(_Template):
     format: Literal["senml"]
 
     thing: NameTemplate = "{bn}"
-    """The thing: text with levels of the topic, the name ``{name}`` of the measurement, its part ``{bn}`` up to the last
-    ``:`` or ``/``, and the rest ``{n}``."""
+    """The thing: text with levels of the topic, the name ``{name}`` of the measurement, its part ``{bn}`` up to the
+    last ``:`` or ``/``, and the rest ``{n}``."""
 
     quantity: NameTemplate = "{n}"
     """The quantity, as for ``thing``."""
@@ -157,8 +157,8 @@ class SparkplugSettings(_Template):
             text: str = getattr(self, setting)
             if "{device}" in text and "{device}" not in text.split("/")[1:]:
                 message = (
-                    f"{setting} is {text!r}, but {{device}} must have a / before it, and a / or nothing behind it: for the "
-                    "metrics of a node itself, /{device} is left out"
+                    f"{setting} is {text!r}, but {{device}} must have a / before it, and a / or nothing behind it: for "
+                    "the metrics of a node itself, /{device} is left out"
                 )
                 raise ValueError(message)
         return self

@@ -212,8 +212,8 @@ class Births:
                 self._was_full = True
                 self.warnings.append(
                     f"more than {self._known_max} nodes, devices and metrics of Sparkplug B: the connector forgets the "
-                    f"births of the nodes that have been silent for longest, such as {shown(f'{group}/{name}')} (logged "
-                    "once): divide the topics between several connectors"
+                    f"nodes that have been silent for longest, such as {shown(f'{group}/{name}')} (logged once): divide "
+                    "the topics between several connectors"
                 )
 
 

@@ -5,8 +5,9 @@ this parser does not know. An unusable record does not affect the others: one re
 without a number (strings, data and sums) are skipped and counted. Only a record that consists of base fields may have
 no value at all.
 
-The name of a measurement is its base name and its name, concatenated. It is split after its last ``:`` or ``/``, wherever
-the base name ends, and nothing is left out. So a name always gives the same thing and quantity, and no other name does.
+The name of a measurement is its base name and its name, concatenated. It is split after its last ``:`` or ``/``,
+wherever the base name ends, and nothing is left out. So a name always gives the same thing and quantity, and no other
+name does.
 
 The size of the output is linear in the size of the pack; see `connector.formats.contents.check_copies`.
 """

@@ -243,10 +243,18 @@ def test_the_records_of_a_pack_have_their_own_times_in_a_message_with_many_recor
     assert found._ledger.release() == [1, 2]
 
 
+def publisher_to(topics: list[str]) -> Callable[[str, bytes], bool]:
+    def publish(topic: str, _payload: bytes) -> bool:
+        topics.append(topic)
+        return True
+
+    return publish
+
+
 def test_gaps_are_logged_and_nodes_are_asked(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     found, producer = bridge_of({"format": "sparkplug"})
     published: list[str] = []
-    monkeypatch.setattr(found._session, "publish", lambda topic, _payload: published.append(topic) or True)
+    monkeypatch.setattr(found._session, "publish", publisher_to(published))
     data = b"\x18\x05"
     found._accept([Message("spBv1.0/g/NDATA/n", data, 0)])
     found._send_commands()
@@ -272,7 +280,7 @@ def test_a_request_that_was_lost_with_the_connection_is_made_again(monkeypatch: 
     found._handle_loss(error.value)
     assert found._messages.rebirths == 0
     published: list[str] = []
-    monkeypatch.setattr(found._session, "publish", lambda topic, _payload: published.append(topic) or True)
+    monkeypatch.setattr(found._session, "publish", publisher_to(published))
     by_alias = Payload(seq=1, metrics=[Metric(alias=1, float_value=1)]).SerializeToString()
     found._accept([Message("spBv1.0/g/NDATA/n", by_alias, 0), Message("spBv1.0/g/NDATA/other", b"", 0)])
     found._send_commands()

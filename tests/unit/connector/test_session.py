@@ -338,3 +338,17 @@ def test_a_broker_that_is_slow_to_read_the_goodbye_is_given_all_the_time_there_i
     monkeypatch.setattr("connector.session.select", SimpleNamespace(select=look))
     session.close(4.5)
     assert looks[-2:] == [2.5, 0.5]
+
+
+def test_a_topic_to_which_nothing_can_be_published_does_not_end_the_session(
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = session_to(broker, ACCEPTED + SUBSCRIBED)
+    assert not session.publish("a", b"")
+    session.connect()
+    assert not session.publish("spBv1.0/a+b/NCMD/n", b"")
+    assert "cannot publish to the MQTT topic 'spBv1.0/a+b/NCMD/n'" in caplog.text
+    assert session.publish("spBv1.0/ab/NCMD/n", b"")
+    session.close()
+    assert broker.ended.wait(WAIT_S)
+    assert b"spBv1.0/ab/NCMD/n" in broker.received[0]

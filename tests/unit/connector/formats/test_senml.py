@@ -301,7 +301,7 @@ def test_of_a_retained_pack_only_records_with_absolute_times_are_used() -> None:
         ([{"v": 1, "bn": "d:x"}, {"bt": "x", "v": 1}], "record 1: bt is a string, not a number"),
         ([{"bver": 11, "bn": "d:x", "v": 1}], "record 0: bver is 11, a later version than 10"),
         ([{"bver": "1", "bn": "d:x", "v": 1}], "bver is a string"),
-        ([{"bn": "d:x", "v": 1}, {"v": 1, "x_": 1}], "record 1: the field 'x_' is an extension that must be understood"),
+        ([{"bn": "d:x", "v": 1}, {"x_": 1}], "record 1: the field 'x_' is an extension that must be understood"),
         ([{"bn": "d:x", "v": "1"}], "record 0: v is a string, not a number"),
         ([{"bn": "d:x", "vb": 1}], "vb must be true or false, not 1"),
         ([{"bn": "d:x", "v": 1, "vb": True}], "it has more than one value"),
@@ -329,9 +329,7 @@ def test_what_cannot_be_used_is_refused_with_the_reason(pack: object, text: str)
 
 
 def test_unknown_fields_are_ignored() -> None:
-    pack = (
-        b'[{"bn":"d:x","v":1,"l":{"a":' + b"[" * 29 + b"]" * 29 + b'},"ut":5,"\\u003a":2,"q":"\\"' + b"[" * 99 + b'"}]'
-    )
+    pack = b'[{"bn":"d:x","v":1,"l":{"a":' + b"[" * 29 + b"]" * 29 + b'},"\\u003a":2,"q":"\\"' + b"[" * 99 + b'"}]'
     assert values(pack) == [("d:", "x", NOW_MS, 1)]
 
 
@@ -343,8 +341,8 @@ def test_an_invalid_record_does_not_affect_the_others() -> None:
 
 
 def test_long_names_are_repeated_only_so_often() -> None:
-    pack = json.dumps([{"bn": f"{'d' * 248}:x"}, *[{"n": "", "v": 1}] * 5000], separators=(",", ":")).encode()
-    assert f"more than {COPIES_MAX} times" in reason(pack.replace(b'"n":"",', b""))
+    pack = json.dumps([{"bn": f"{'d' * 255}:x"}, *[{"v": 1}] * 5000], separators=(",", ":")).encode()
+    assert f"more than {COPIES_MAX} times" in reason(pack)
     assert len(records([{"bn": f"{'d' * 248}:x"}, *[{"v": 1}] * 3])) == 3
 
 
