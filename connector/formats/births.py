@@ -211,9 +211,9 @@ class Births:
             if not self._was_full:
                 self._was_full = True
                 self.warnings.append(
-                    f"more than {self._known_max} nodes, devices and metrics of Sparkplug B: the connector forgets the "
-                    f"nodes that have been silent for longest, such as {shown(f'{group}/{name}')} (logged once): divide "
-                    "the topics between several connectors"
+                    f"more than {self._known_max} nodes, devices and metrics of Sparkplug B: the connector forgets "
+                    f"the nodes that have been silent for longest, such as {shown(f'{group}/{name}')} (logged once): "
+                    "divide the topics between several connectors"
                 )
 
 
