@@ -128,6 +128,15 @@ def _disconnect(client: Client, connection: Any, deadline_s: float) -> None:
                 break
 
 
+def _publish(client: Client, topic: str, payload: bytes) -> MQTTErrorCode | None:
+    """Publish a message at QoS 0. Return None if its topic, which may have names from other clients, is not allowed."""
+    try:
+        return client.publish(topic, payload, qos=0).rc
+    except ValueError as error:
+        logger.warning("cannot publish to the MQTT topic %s: %s", shown(topic), error)
+        return None
+
+
 class MqttSession:
     """The connector's session with the MQTT broker.
 
@@ -223,26 +232,17 @@ class MqttSession:
 
     def acknowledge(self, packet_ids: list[int]) -> None:
         """Acknowledge the messages with these packet ids. Raises `SessionLostError`."""
-        client = self._client
-        if client is None:
-            return
-        for packet_id in packet_ids:
-            client.ack(packet_id, 1)
-        self._write(client)
+        if self._client is not None:
+            for packet_id in packet_ids:
+                self._client.ack(packet_id, 1)
+            self._write(self._client)
 
     def publish(self, topic: str, payload: bytes) -> bool:
-        """Publish a message at QoS 0, which is lost if the connection is. Return whether it was passed on.
-
-        It is not if there is no connection, or if MQTT allows no such topic. Raises `SessionLostError`.
-        """
-        if self._client is None:
+        """Publish at QoS 0. Return False if not connected, or if MQTT allows no such topic. Raises `SessionLostError`."""
+        code = _publish(self._client, topic, payload) if self._client is not None else None
+        if self._client is None or code is None:
             return False
-        try:
-            info = self._client.publish(topic, payload, qos=0)
-        except ValueError as error:  # names in the topic come from other clients
-            logger.warning("cannot publish to the MQTT topic %s: %s", shown(topic), error)
-            return False
-        self._check(info.rc)
+        self._check(code)
         self._write(self._client)
         return True
 

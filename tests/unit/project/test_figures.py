@@ -29,7 +29,8 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "docs/connector.md": (
             *("first 64 KiB", "3.5 s at most, 5 s in all", "At most 100,000 quantities", "at most 100 times those"),
             *("(payload and topic) plus 2 KiB", "up to 10,000 or 5 MiB", "message for 10 s"),
-            *("at most 10,000 records", "At most 100,000 nodes", "at most 10,000 metrics", "At most 1,000 nodes"),
+            *("at most 10,000 records", "At most 100,000 nodes", "at most 10,000 metrics", "than 10,000 nodes"),
+            *("at most 20,000 metrics", "is 256 KiB", "(256 messages are lost"),
             *("above 900,000 bytes", "at most once a minute"),
         ),
         "docs/control.md": (

@@ -380,7 +380,7 @@ steps = st.tuples(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(steps, min_size=12, max_size=40))
 def test_each_record_has_the_name_that_its_sender_meant(
     given_steps: list[tuple[str, str, list[tuple[int, int]], int, bool]],
