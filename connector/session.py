@@ -238,7 +238,7 @@ class MqttSession:
             self._write(self._client)
 
     def publish(self, topic: str, payload: bytes) -> bool:
-        """Publish at QoS 0. Return False if not connected, or if the topic is not allowed. Raises `SessionLostError`."""
+        """Publish at QoS 0. Return False if not connected or if the topic is invalid. Raises `SessionLostError`."""
         code = _publish(self._client, topic, payload) if self._client is not None else None
         if self._client is None or code is None:
             return False
