@@ -12,6 +12,8 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
+from broker.wire.origin import ORIGIN_HEADER, Origin, encode_origin
+from joiner.check.found.copy_log import Copy, CopyLog
 from joiner.runtime.kafka.clients import make_consumer
 from joiner.runtime.repartition.status import lag_of
 from tests.integration.joiner_application import BASE_MS, Application, application, things_over_all_units
@@ -80,6 +82,17 @@ class Repartitioned:
                 return not any(lag_of(consumer, self.app.topic(name), count) for name, count in PARTITIONS.items())
 
             wait_until(is_done, "all messages are copied", DEADLINE_S, 0.2)
+
+    def copies(self, target: str) -> list[Copy]:
+        """Return the committed copies in a repartition topic."""
+        with closing(CopyLog(self.app.settings())) as log:
+            return list(log.copies(target))
+
+    def write_copy_of(self, topic: str, target: str) -> None:
+        """Write what looks like a copy of another topic's message."""
+        headers: list[tuple[str, str | bytes | None]] = [(ORIGIN_HEADER, encode_origin(Origin(topic, 0, 0)))]
+        self._producer.produce(target, b"{}", headers=headers)
+        assert self._producer.flush(DEADLINE_S) == 0
 
     def finish(self) -> dict[str, Any]:
         """Wait until everything is joined, and return the tester's findings."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,38 @@ def test_a_topic_with_other_partitions_is_refused_with_the_way_out(pipeline: Rep
     app.aligns = app.aligns.replace("repartition = true", "")
     log = refusal(app)
     assert f"topic {app.topic('orders')} has 2 partitions, but must have 3: set repartition = true" in log
+
+
+def test_copying_continues_after_the_last_copies_if_the_offsets_are_gone(pipeline: Repartitioned) -> None:
+    """Kafka deletes the offsets of a group some days after its last member has left."""
+    app = pipeline.app
+    copier = app.start(command="repartition")
+    pipeline.send(entries_of(0, 400))
+    pipeline.wait_until_copied()
+    assert copier.stop() == 0
+    group = app.settings().repartition_group
+    wait_until(lambda: is_done(app.admin().delete_consumer_groups([group])[group]), "the group is deleted")
+    pipeline.send(entries_of(1, 400))
+    joiner = app.start()
+    joiner.wait_for("no valid committed offsets, but .* holds copies")
+    findings = pipeline.finish()
+    copied = [copy.origin for target in app.settings().repartitioned.values() for copy in pipeline.copies(target)]
+    assert (len(copied), len(set(copied))) == (800, 800)
+    assert found_of(findings, "results", "gap") > 10
+    assert joiner.stop() == 0
+
+
+def is_done(future: Future[None]) -> bool:
+    return future.exception() is None
+
+
+def test_copies_of_another_topic_under_the_same_name_are_refused(pipeline: Repartitioned) -> None:
+    app = pipeline.app
+    copier = app.start(command="repartition")
+    copier.wait_for("repartitioning .* as a member of the group")
+    assert copier.stop() == 0
+    target = app.settings().repartitioned[app.topic("plant")]
+    pipeline.write_copy_of("another", target)
+    copier = app.start(command="repartition")
+    copier.wait_for(f"{target} holds copies of another, not of {app.topic('plant')}: .*another name")
+    assert copier.stop() == 0

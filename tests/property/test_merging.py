@@ -98,3 +98,47 @@ def test_a_partition_that_is_far_ahead_is_full_until_the_others_catch_up() -> No
     merger.remove(("t", 1))
     assert taken(merger) == [(0, [5, 6])]
     assert merger.full() == set()
+
+
+def test_a_partition_that_was_paused_is_waited_for_again() -> None:
+    """While it was paused, it could deliver nothing."""
+    clock = ManualClock(100_000)
+    merger = TimeMerger(clock)
+    merger.begin(("t", 0))
+    merger.begin(("t", 1))
+    merger.add(("t", 0), Messages.of([0], [5], [bytes(20_000_000)]))
+    clock.sleep(PATIENCE_S + 1)
+    merger.add(("t", 1), messages(0, [5, 50]))
+    assert taken(merger) == [(0, [5]), (1, [5])]
+    merger.resume(("t", 0))
+    assert taken(merger) == []
+    clock.sleep(PATIENCE_S + 1)
+    assert taken(merger) == [(1, [50])]
+
+
+def test_a_partition_at_its_end_is_not_waited_for_however_long_it_is_silent() -> None:
+    clock = ManualClock(100_000)
+    merger = TimeMerger(clock)
+    for number in range(2):
+        merger.begin(("t", number))
+        merger.end(("t", number))
+    for wait_s in (0, PATIENCE_S - 1, PATIENCE_S + 1):
+        clock.sleep(wait_s)
+        merger.add(("t", 0), messages(0, [7]))
+        assert taken(merger) == [(0, [7])]
+
+
+def test_a_time_in_the_future_counts_as_the_time_of_reading() -> None:
+    """Otherwise, its partition would wait for it, and the others would not wait for its partition."""
+    clock = ManualClock(100)
+    merger = TimeMerger(clock)
+    merger.begin(("t", 0))
+    merger.begin(("t", 1))
+    merger.add(("t", 0), messages(0, [90_000, 99_000_000, 95_000]))
+    merger.add(("t", 1), messages(0, [99_000]))
+    assert taken(merger) == [(0, [90_000]), (1, [99_000])]
+    clock.sleep(1)
+    merger.add(("t", 1), messages(1, [100_500, 100_600]))
+    assert taken(merger) == [(0, [99_000_000, 95_000])]
+    merger.add(("t", 0), messages(3, [100_550]))
+    assert taken(merger) == [(0, [100_550]), (1, [100_500])]

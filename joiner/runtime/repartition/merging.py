@@ -3,7 +3,11 @@
 If one partition were copied before another, the records of a thing that are in both would be out of order by as much as
 has piled up. Messages are therefore held back until no earlier ones can arrive from the other partitions: each of them
 has either delivered later messages or has been read to its end. A partition that delivers nothing, for example because
-its broker is down, is waited for only so long.
+its broker is down, is waited for only so long. One that was read to its end before its broker went down is not waited
+for, because it looks like one to which nothing is written.
+
+A time in the future, which a wrong clock has set, counts as the time of reading. So a message is held back only until
+the other partitions have caught up to the time at which it was read.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from joiner.runtime.task.decoding.messages import Messages
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from numpy.typing import NDArray
 
     from joiner.runtime.clock import Clock
 
@@ -47,6 +53,8 @@ class _Held:
 
     def __init__(self, now_s: float) -> None:
         self.messages: list[Messages] = []
+        self.times_ms: list[NDArray[np.int64]] = []
+        """The times of the messages. None is in the future or less than the one before."""
         self.last_ms = -math.inf
         """The latest time so far. Later messages are hardly ever earlier, because Kafka sets their times."""
         self.size = 0
@@ -73,7 +81,9 @@ class TimeMerger:
         """Add the next messages of a partition."""
         held = self._held[place]
         held.messages.append(messages)
-        held.last_ms = max(held.last_ms, int(messages.append_ms.max()))
+        times_ms = np.maximum.accumulate(np.minimum(messages.append_ms, int(self._clock.wall_s() * 1000)))
+        held.times_ms.append(times_ms if math.isinf(held.last_ms) else np.maximum(times_ms, int(held.last_ms)))
+        held.last_ms = int(held.times_ms[-1][-1])
         held.size += _size(messages)
         held.is_at_end = False
         held.heard_s = self._clock.monotonic_s()
@@ -83,6 +93,10 @@ class TimeMerger:
         held = self._held[place]
         held.is_at_end = True
         held.heard_s = self._clock.monotonic_s()
+
+    def resume(self, place: Place) -> None:
+        """Note that a partition is read again that was paused, because it was full."""
+        self._held[place].heard_s = self._clock.monotonic_s()
 
     def holds(self, place: Place) -> bool:
         """Return whether messages of a partition are held back."""
@@ -111,11 +125,12 @@ class TimeMerger:
 
     @staticmethod
     def _split(held: _Held, until_ms: float) -> Messages | None:
-        messages = Messages.concat(held.messages)
-        # With the running maximum, messages stay in order even if their times are not.
-        count = int(np.maximum.accumulate(messages.append_ms).searchsorted(until_ms, side="right"))
+        messages, times_ms = Messages.concat(held.messages), np.concatenate(held.times_ms)
+        count = int(times_ms.searchsorted(until_ms, side="right"))
         rest = messages.part(count, len(messages))
-        held.messages, held.size = ([rest], _size(rest)) if len(rest) else ([], 0)
+        held.messages, held.times_ms, held.size = [], [], 0
+        if len(rest):
+            held.messages, held.times_ms, held.size = [rest], [times_ms[count:]], _size(rest)
         return messages.part(0, count) if count else None
 
 

@@ -20,7 +20,8 @@ from joiner.runtime.kafka.topics import TopicWatch, repartition_topic_specs
 from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.repartition.copies import CopyWriter
-from joiner.runtime.repartition.source import RepartitionError, SourceReader
+from joiner.runtime.repartition.prior import RepartitionError, Stopped, read_prior
+from joiner.runtime.repartition.source import SourceReader
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -76,11 +77,12 @@ class Repartitioner:
         while not self._is_over():
             try:
                 self._copy()
+            except Stopped:
+                return
             except (KafkaException, TopicError, RepartitionError, UnitStopped, OwnershipInDoubt) as error:
                 if self._is_over():
                     return
                 self._metrics.errors += 1
-                self._metrics.lags = {}
                 _log.warning("repartitioning: %s; starting over in %.1f s", describe(error), self._wait_s)
                 self._pause(self._wait_s)
                 self._wait_s = min(2 * self._wait_s, _WAIT_MAX_S)
@@ -101,11 +103,12 @@ class Repartitioner:
         facts = self._wait_for_topics(admin)
         if facts is None:
             return
+        prior = read_prior(settings, facts, self._clock, self._is_over)
         watch = TopicWatch(admin, facts, self._clock, may_grow=settings.repartitioned.keys())
         commit_s = settings.application.commit_interval / 1e9
         with (
             closing(CopyWriter(settings, self._clock)) as writer,
-            closing(SourceReader(settings, facts, self._clock)) as reader,
+            closing(SourceReader(settings, facts, self._clock, prior)) as reader,
         ):
             names = ", ".join(settings.repartitioned)
             _log.info("repartitioning %s as a member of the group %s", names, settings.repartition_group)

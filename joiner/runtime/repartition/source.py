@@ -21,6 +21,7 @@ from joiner.runtime.kafka.batches.reader import make_batch_reader
 from joiner.runtime.kafka.clients import is_passing as is_passing_event
 from joiner.runtime.kafka.clients import log_range, make_consumer
 from joiner.runtime.repartition.merging import Part, Place, TimeMerger
+from joiner.runtime.repartition.prior import Prior, RepartitionError
 from joiner.runtime.repartition.progress import Progress, decode_progress, encode_progress, shown_key
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decoding.messages import Messages
@@ -40,16 +41,21 @@ _ASK_S: Final = 0.5
 _OUT_OF_RANGE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the public name of the constant
 
 
-class RepartitionError(Exception):
-    """A topic cannot be copied. The message says why, and what to do."""
-
-
 class SourceReader:
     """Reads the topics to copy from the partitions that the group assigns to this process. Not thread-safe."""
 
-    def __init__(self, settings: JoinerSettings, facts: Mapping[str, TopicFacts], clock: Clock) -> None:
-        """``facts``: those of the topics to copy and of the repartition topics. Raises KafkaException."""
-        self._settings, self._facts, self._clock = settings, facts, clock
+    def __init__(
+        self,
+        settings: JoinerSettings,
+        facts: Mapping[str, TopicFacts],
+        clock: Clock,
+        prior: Mapping[Place, Prior],
+    ) -> None:
+        """``facts``: those of the topics to copy and of the repartition topics. ``prior``: see `read_prior`.
+
+        Raises KafkaException.
+        """
+        self._settings, self._facts, self._clock, self._prior = settings, facts, clock, prior
         self._topics = sorted(settings.repartitioned)
         self._asked: set[Place] = set()
         """Assigned partitions whose committed offsets are not known yet."""
@@ -132,6 +138,8 @@ class SourceReader:
             self._consumer.pause([TopicPartition(*place) for place in sorted(more)])
         if fewer := self._paused - full:
             self._consumer.resume([TopicPartition(*place) for place in sorted(fewer)])
+            for place in fewer:
+                self._merger.resume(place)
         self._paused = full
 
     def offsets(self) -> list[TopicPartition]:
@@ -204,15 +212,35 @@ class SourceReader:
             # An operator has set the offset.
             before = Progress(*ids, key, at)
         if at < 0 or before is None or before.target != ids[1]:
-            low, high = log_range(self._consumer, *place)
-            at = low if self._settings.application.start == "earliest" else high
-            before = Progress(*ids, key, at)
+            start, at = self._continue_from(committed, target)
+            before = Progress(*ids, key, start)
         self._check_same(committed.topic, target, before, Progress(*ids, key, before.start))
         self._notes[place] = encode_progress(before)
         self._fetched[place] = at
         self._merger.begin(place)
         self._move(place, at)
         self._asked.discard(place)
+
+    def _continue_from(self, committed: TopicPartition, target: str) -> tuple[int, int]:
+        """Return where copying began and where to continue, if the committed offset does not say that."""
+        topic, number = committed.topic, committed.partition
+        prior = self._prior.get((topic, number))
+        is_new = prior is None and committed.offset < 0 and number >= self._facts[topic].partitions
+        if not is_new and (prior is None or prior[:2] != (committed.offset, committed.metadata or "")):
+            message = f"the committed offset of {topic} partition {number} has changed since it was read"
+            raise RepartitionError(message)
+        if prior is None or prior.first is None or prior.last is None:
+            low, high = log_range(self._consumer, topic, number)
+            at = low if self._settings.application.start == "earliest" else high
+            return at, at
+        if committed.offset >= 0:
+            message = (
+                f"{target} was deleted and recreated, and already holds copies of {topic} partition {number}, which "
+                "would be copied a second time: stop the joiner and all processes that repartition, delete "
+                f"{target}, and start over with `joiner reset`"
+            )
+            raise RepartitionError(message)
+        return prior.first, prior.last + 1
 
     @staticmethod
     def _check_same(topic: str, target: str, before: Progress, now: Progress) -> None:

@@ -10,8 +10,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka.batches.messages import Read
 from joiner.runtime.repartition import source
+from joiner.runtime.repartition.prior import Prior, RepartitionError
 from joiner.runtime.repartition.progress import Progress, decode_progress, encode_progress
-from joiner.runtime.repartition.source import RepartitionError, SourceReader
+from joiner.runtime.repartition.source import SourceReader
 from joiner.runtime.task.decoding.messages import Messages
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
@@ -74,12 +75,14 @@ class FakeReader:
 class Made:
     """A `SourceReader` with fake clients."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **application: Any) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, prior: dict[tuple[str, int], Prior] | None = None, **application: Any
+    ) -> None:
         self.consumer, self.batches, self.clock = FakeConsumer(), FakeReader(), ManualClock()
         monkeypatch.setattr(source, "make_consumer", lambda *_, **__: self.consumer)
         monkeypatch.setattr(source, "make_batch_reader", lambda *_, **__: self.batches)
         settings = make_settings(stream=[SPEED], application=application)
-        self.reader = SourceReader(settings, FACTS, self.clock)
+        self.reader = SourceReader(settings, FACTS, self.clock, prior or {})
 
     def read(self, partition: int, *offsets: int, end: int | None = None) -> list[list[int]]:
         """Let the consumer return these messages. Return the offsets of the parts."""
@@ -112,7 +115,7 @@ def test_a_partition_is_copied_from_its_committed_offset(made: Made) -> None:
 def test_a_new_partition_is_copied_from_where_the_application_starts(
     monkeypatch: pytest.MonkeyPatch, start: str, offset: int
 ) -> None:
-    made = Made(monkeypatch, start=start)
+    made = Made(monkeypatch, {("plant", 1): Prior(-1001, "", None, None)}, start=start)
     made.consumer.assign_from_group(1)
     made.reader.read(0)
     assert made.consumer.assigned == {1: offset}
@@ -120,11 +123,50 @@ def test_a_new_partition_is_copied_from_where_the_application_starts(
     assert decode_progress(committed.metadata) == Progress("source-id", "target-id", "$.id", offset)
 
 
-def test_a_new_repartition_topic_gets_all_messages_again(made: Made) -> None:
-    made.consumer.known = {0: (8, encode_progress(Progress("source-id", "former", "$.id", 0)))}
+FORMER = encode_progress(Progress("source-id", "former", "$.id", 0))
+
+
+def test_a_new_repartition_topic_gets_all_messages_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Made(monkeypatch, {("plant", 0): Prior(8, FORMER, None, None)})
+    made.consumer.known = {0: (8, FORMER)}
     made.consumer.assign_from_group(0)
     made.reader.read(0)
     assert made.consumer.assigned == {0: 3}
+
+
+def test_a_new_repartition_topic_that_was_filled_by_its_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes write by name until they notice, within seconds, that the topic is another one."""
+    made = Made(monkeypatch, {("plant", 0): Prior(8, FORMER, 6, 7)})
+    made.consumer.known = {0: (8, FORMER)}
+    made.consumer.assign_from_group(0)
+    with pytest.raises(RepartitionError, match=f"second time: stop the joiner .*delete {TARGET}.*joiner reset"):
+        made.reader.read(0)
+
+
+def test_a_missing_offset_is_found_from_the_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Made(monkeypatch, {("plant", 0): Prior(-1001, "", 4, 6)})
+    made.consumer.assign_from_group(0)
+    made.reader.read(0)
+    assert made.consumer.assigned == {0: 7}
+    (committed,) = made.reader.offsets()
+    assert decode_progress(committed.metadata) == Progress("source-id", "target-id", "$.id", 4)
+
+
+@pytest.mark.parametrize("prior", [{}, {("plant", 0): Prior(5, FORMER, None, None)}])
+def test_copies_that_were_read_before_another_commit_are_not_relied_on(
+    monkeypatch: pytest.MonkeyPatch, prior: dict[tuple[str, int], Prior]
+) -> None:
+    made = Made(monkeypatch, prior)
+    made.consumer.known = {0: (8, FORMER)}
+    made.consumer.assign_from_group(0)
+    with pytest.raises(RepartitionError, match="plant partition 0 has changed"):
+        made.reader.read(0)
+
+
+def test_a_partition_that_was_added_meanwhile_is_copied_from_its_start(made: Made) -> None:
+    made.consumer.assign_from_group(3)
+    made.reader.read(0)
+    assert made.consumer.assigned == {3: 3}
 
 
 def test_an_offset_that_an_operator_has_set_is_used(made: Made) -> None:
