@@ -175,6 +175,8 @@ class TelemetryServer:
         self.readings = Readings(self.registry)
         self.readings.gauge("lsb_ready", "1 if /readyz reports ready, else 0.", lambda: not self.unready())
         ProcessCollector(registry=self.registry)
+        self.why_stuck: Callable[[], str] = lambda: ""
+        """Returns why a loop beside the main one is stuck, or an empty string. Called from other threads."""
         self.why_unready: Callable[[], str] = lambda: "it is starting"
         """Returns a few words on why the service is not ready, or an empty string if it is. Called from other
         threads."""
@@ -197,7 +199,7 @@ class TelemetryServer:
         """Return why the service is unhealthy, or an empty string if it is healthy."""
         stalled_s = self._clock() - self._heartbeat_s
         if stalled_s <= self._settings.stalled_after / 1e9:
-            return ""
+            return self.why_stuck()
         return f"the main loop has been stuck for {stalled_s:.0f} s"
 
     def unready(self) -> str:

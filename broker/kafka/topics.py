@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 COPY_BYTES_MAX: Final = 32 * 1024 * 1024
 """The maximum size of a message that is repartitioned, in bytes. Kafka's default for other topics is 1 MiB."""
 
+_COPIES: Final = {
+    "max.message.bytes": COPY_BYTES_MAX,
+    "message.timestamp.after.max.ms": 2**63 - 1,
+    "message.timestamp.before.max.ms": 2**63 - 1,
+}
+"""What a repartition topic must permit, so that no copy is refused. Releases of Kafka before 3.6 lack the last two."""
+
 _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 1.0
 _POLL_S: Final = 0.1
@@ -49,7 +56,8 @@ class TopicSpec:
 
     A new topic is created with the ``required`` and the ``initial`` settings. An existing topic is checked only against
     the ``required`` settings. ``is_disposable``: the topic can be deleted without losing anything. ``copy_of``: the
-    topic whose messages this one gets, so that a new topic retains them for at least as long. ``remedy``: what to do if
+    topic whose messages this one gets, so that a new topic retains them for at least as long. ``at_least``: settings
+    that an existing topic must not fall below, if Kafka knows them. ``remedy``: what to do if
     the number of partitions is wrong, after "partitions, but must have N: ", or None for the usual.
     """
 
@@ -61,6 +69,7 @@ class TopicSpec:
     is_disposable: bool = False
     copy_of: str | None = None
     remedy: str | None = None
+    at_least: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -131,12 +140,9 @@ def repartition_topic_spec(name: str, source: str, settings: TopicSettings) -> T
         settings.partitions,
         settings.replication_factor,
         {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"},
-        {
-            "retention.ms": str(settings.retention // 1_000_000),
-            "message.timestamp.after.max.ms": str(2**63 - 1),
-            "max.message.bytes": str(COPY_BYTES_MAX),
-        },
+        {"retention.ms": str(settings.retention // 1_000_000)} | {name: str(value) for name, value in _COPIES.items()},
         copy_of=source,
+        at_least=_COPIES,
         remedy=f"set topics.partitions back, or give the application a new name, so that it copies {source} again",
     )
 
@@ -291,7 +297,7 @@ def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
             spec.name,
             num_partitions=spec.partitions,
             replication_factor=spec.replication_factor,
-            config={**spec.initial, **spec.required, **_longer_retention(admin, spec)},
+            config=_config_of_new(admin, spec),
         )
         for spec in specs
     ]
@@ -307,14 +313,17 @@ def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
                 raise TopicError(message) from error
 
 
-def _longer_retention(admin: AdminClient, spec: TopicSpec) -> dict[str, str]:
-    """Return the retention of the topic whose messages are copied to a new one, if it is longer than that in `spec`."""
+def _config_of_new(admin: AdminClient, spec: TopicSpec) -> dict[str, str]:
+    """Return the configuration of a new topic. Copies are retained for at least as long as their originals."""
+    config = {**spec.initial, **spec.required}
     if spec.copy_of is None or spec.copy_of not in topic_facts(admin, [spec.copy_of]):
-        return {}
+        return config
     resource = ConfigResource(ResourceType.TOPIC, spec.copy_of)
     found = admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource].result()
-    there, here = int(found["retention.ms"].value), int(spec.initial["retention.ms"])
-    return {"retention.ms": str(there)} if there < 0 or there > here else {}
+    there = int(found["retention.ms"].value)
+    if there < 0 or there > int(config["retention.ms"]):
+        config["retention.ms"] = str(there)
+    return {name: value for name, value in config.items() if name in found}
 
 
 def topic_faults(admin: AdminClient, specs: Sequence[TopicSpec], facts: dict[str, TopicFacts]) -> list[str]:
@@ -335,5 +344,11 @@ def topic_faults(admin: AdminClient, specs: Sequence[TopicSpec], facts: dict[str
             f"kafka-configs --alter --topic {spec.name} --add-config {name}={value}"
             for name, value in spec.required.items()
             if found[name].value != value
+        ]
+        faults += [
+            f"topic {spec.name} has {name}={found[name].value}, but must have at least {value}: "
+            f"kafka-configs --alter --topic {spec.name} --add-config {name}={value}"
+            for name, value in spec.at_least.items()
+            if name in found and int(found[name].value) < value
         ]
     return faults

@@ -12,7 +12,10 @@ from joiner.runtime.settings import JoinerSettings
 
 
 def repartition(settings: JoinerSettings, clock: Clock) -> int:
-    """Repartition until stopped. Return the exit status: 2 if no ``[[stream]]`` has ``repartition = true``."""
+    """Repartition until stopped. Return the exit status: 2 if no ``[[stream]]`` has ``repartition = true``.
+
+    Raises `TopicError` if a topic cannot be used as it is.
+    """
     if not settings.repartitioned:
         print("no [[stream]] has repartition = true: there is nothing to repartition", file=sys.stderr)
         return 2
@@ -20,5 +23,5 @@ def repartition(settings: JoinerSettings, clock: Clock) -> int:
     repartitioner = Repartitioner(settings, clock, RepartitionMetrics(telemetry.readings))
     end_on_signals(repartitioner.stop, without="the end of the transaction")
     with telemetry:
-        repartitioner.run(telemetry.heartbeat)
+        repartitioner.run(telemetry.heartbeat, strict=True)
     return 0

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import ConfigResource, ResourceType
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
 from broker.kafka.topics import topic_facts
 from tests.integration.joiner_application import found_of, refusal
@@ -89,6 +89,24 @@ def test_copying_continues_after_the_last_copies_if_the_offsets_are_gone(pipelin
 
 def is_done(future: Future[None]) -> bool:
     return future.exception() is None
+
+
+def test_a_topic_that_cannot_be_copied_as_it_is_stops_the_commands(pipeline: Repartitioned) -> None:
+    app = pipeline.app
+    resource = ConfigResource(ResourceType.TOPIC, app.topic("plant"), {"message.timestamp.type": "CreateTime"})
+    app.admin().alter_configs([resource])[resource].result()
+    for command in ("run", "repartition"):
+        log = refusal(app, command=command)
+        assert f"topic {app.topic('plant')} has message.timestamp.type=CreateTime, but must have LogAppendTime" in log
+
+
+def test_a_repartition_topic_that_would_refuse_copies_is_refused(pipeline: Repartitioned) -> None:
+    app = pipeline.app
+    target = app.settings().repartitioned[app.topic("plant")]
+    config = {"message.timestamp.type": "CreateTime", "max.message.bytes": "1000"}
+    count = app.settings().topics.partitions
+    app.admin().create_topics([NewTopic(target, count, 1, config=config)])[target].result()
+    assert f"topic {target} has max.message.bytes=1000, but must have at least 33554432" in refusal(app)
 
 
 def test_copies_of_another_topic_under_the_same_name_are_refused(pipeline: Repartitioned) -> None:

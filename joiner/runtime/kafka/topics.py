@@ -23,6 +23,8 @@ from broker.kafka.topics import (
     data_topic_specs,
     repartition_topic_spec,
     state_topic_spec,
+    topic_facts,
+    topic_faults,
 )
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import KAFKA_LOG
@@ -113,6 +115,25 @@ def repartition_topic_specs(settings: JoinerSettings) -> list[TopicSpec]:
     return [
         repartition_topic_spec(target, source, settings.topics) for source, target in settings.repartitioned.items()
     ]
+
+
+def check_sources(admin: AdminClient, settings: JoinerSettings) -> dict[str, TopicFacts]:
+    """Return the facts of the topics to copy that exist. They may have any number of partitions.
+
+    Raises `TopicError` if one of them cannot be copied as it is, and KafkaException.
+    """
+    if not settings.repartitioned:
+        return {}
+    found = topic_facts(admin, list(settings.repartitioned))
+    specs = [
+        spec
+        for topic, facts in found.items()
+        for spec in data_topic_specs(settings.topics.model_copy(update={"partitions": facts.partitions}), [topic])
+        if spec.name == topic
+    ]
+    if faults := topic_faults(admin, specs, found):
+        raise TopicError("\n".join(faults))
+    return found
 
 
 def application_topics(settings: JoinerSettings) -> list[TopicSpec]:

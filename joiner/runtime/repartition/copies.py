@@ -8,12 +8,12 @@ after `TRANSACTION_S`.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from broker.kafka.topics import COPY_BYTES_MAX
 from broker.partitioner import partition_of
@@ -23,6 +23,7 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.registry import schemas_of
 from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, within
 from joiner.runtime.repartition.merging import Part, merged_order
+from joiner.runtime.repartition.prior import RepartitionError, origin_of
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decoding.messages import Messages
 
@@ -38,6 +39,13 @@ _BUFFER_KIB: Final = 64 * 1024
 """The size of the copies that wait to be sent, which limits the memory that copying takes."""
 
 _KEYS_MAX: Final = 100_000
+
+
+_SIZE: Final = f"max.message.bytes={COPY_BYTES_MAX}"
+_TIMES: Final = f"message.timestamp.before.max.ms={2**63 - 1},message.timestamp.after.max.ms={2**63 - 1}"
+
+_REFUSALS: Final = {KafkaError.MSG_SIZE_TOO_LARGE: _SIZE, KafkaError.INVALID_TIMESTAMP: _TIMES}
+"""The errors that concern a single message, and the settings of the topic that prevent them."""
 
 
 class CopyWriter:
@@ -63,16 +71,31 @@ class CopyWriter:
             compression_type="lz4",
             # As in `joiner.runtime.kafka.unit_producer`.
             metadata_recovery_strategy="none",
+            delivery_report_only_error=True,
         )
         self._producer.init_transactions(TIMEOUT_S)
         self._is_open = False
+        self._refused: Refused | None = None
 
     def commit(self, parts: Sequence[Part], offsets: Sequence[TopicPartition], member: Consumer) -> None:
-        """Copy messages, and commit ``offsets`` as those of ``member``'s group, in one transaction."""
+        """Copy messages, and commit ``offsets`` as those of ``member``'s group, in one transaction.
+
+        Raises `RepartitionError` if Kafka refuses a copy.
+        """
+        try:
+            self._commit(parts, offsets, member)
+        except KafkaException as error:
+            self._producer.poll(0)
+            if (refused := self._refused) is not None:
+                raise RepartitionError(refused.explained(self._targets)) from error
+            raise
+
+    def _commit(self, parts: Sequence[Part], offsets: Sequence[TopicPartition], member: Consumer) -> None:
         deadline_s = self._clock.monotonic_s() + TRANSACTION_S
         self._producer.begin_transaction()
         self._is_open = True
         self._copy(parts)
+        # Only now: if the partitions have been lost in the meantime, this is what Kafka recognises.
         group = member.consumer_group_metadata()
         send = self._producer.send_offsets_to_transaction
         within(_OFFSETS_S + 1.0, send, list(offsets), group, _OFFSETS_S)
@@ -115,11 +138,50 @@ class CopyWriter:
         while True:
             try:
                 # With the timestamp 0, the client would use the current time.
-                self._producer.produce(target, value, key, partition, timestamp=max(1, at_ms), headers=headers)
+                self._producer.produce(
+                    target,
+                    value,
+                    key,
+                    partition,
+                    timestamp=max(1, at_ms),
+                    headers=headers,
+                    on_delivery=self._note_refused,
+                )
             except BufferError:
                 self._producer.poll(_FULL_WAIT_S)
+            except KafkaException as error:
+                refused = Refused(error.args[0], origin, len(value or b""))
+                raise RepartitionError(refused.explained(self._targets)) from error
             else:
                 return
+
+    def _note_refused(self, error: KafkaError | None, message: Message) -> None:
+        """Note the copy that Kafka refuses. It also refuses those sent with it: the largest is to blame."""
+        if error is None or error.code() not in _REFUSALS:
+            return
+        size = len(message.value() or b"")
+        if (self._refused is None or size > self._refused.size) and (origin := origin_of(message)) is not None:
+            self._refused = Refused(error, origin, size)
+
+
+class Refused(NamedTuple):
+    """A message whose copy Kafka refuses. ``size``: that of its value in bytes."""
+
+    error: KafkaError
+    origin: Origin
+    size: int
+
+    def explained(self, targets: Mapping[str, str]) -> str:
+        """Return an error's message with the remedy."""
+        topic, partition, offset = self.origin
+        options = _REFUSALS.get(self.error.code())
+        remedy = "" if options is None else f": kafka-configs --bootstrap-server … --alter --topic {targets[topic]} "
+        if options is not None:
+            remedy += f"--add-config {options}"
+        return (
+            f"{topic} partition {partition} offset {offset} ({self.size} bytes) cannot be copied to {targets[topic]}: "
+            f"{self.error.str()}{remedy}"
+        )
 
 
 def _columns(messages: Messages) -> tuple[list[int], list[int], Sequence[bytes | None], list[bytes | None]]:

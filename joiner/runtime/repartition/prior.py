@@ -1,7 +1,7 @@
 """What the repartition topics already hold of partitions whose committed offsets do not say up to where to continue.
 
-That is the case if an offset is missing, because it has expired or was deleted, or if its note names another repartition
-topic. Only the copies themselves then tell what has been copied: their headers name the originals.
+That is the case if an offset is missing, because it has expired or was deleted, or if its note names another
+repartition topic. Only the copies themselves then tell what has been copied: their headers name the originals.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class RepartitionError(Exception):
 class Prior(NamedTuple):
     """What is known of a partition whose committed offset does not say up to where to continue.
 
-    ``offset`` and ``note``: what was committed before the copies were read. If it is the same when copying begins, nobody
-    has copied anything since. ``first`` and ``last``: the offsets of the first and last original of which there is a
-    copy, or None if there is no copy.
+    ``offset`` and ``note``: what was committed before the copies were read. If it is the same when copying begins,
+    nobody has copied anything since. ``first`` and ``last``: the offsets of the first and last original of which there
+    is a copy, or None if there is no copy.
     """
 
     offset: int
@@ -54,8 +54,8 @@ def read_prior(
 ) -> dict[Place, Prior]:
     """Return what is known of the partitions that need it, usually none. Their topics are then read once.
 
-    ``is_over``: whether to stop reading, called for each message. Raises `RepartitionError` if a repartition topic holds
-    copies of another topic, and KafkaException.
+    ``is_over``: whether to stop reading, called for each message. Raises `RepartitionError` if a repartition topic
+    holds copies of another topic, `Stopped`, and KafkaException.
     """
     # An open transaction may still change a committed offset. Copying begins only once it has ended.
     relaxed = {"isolation_level": "read_uncommitted"}
@@ -96,15 +96,15 @@ class _CopyReader:
         for partition in range(partitions):
             # Only what is committed by now: an open transaction need not be waited for.
             low, high = log_range(self._reading, target, partition)
-            with closing(self._origins(target, partition, low, high)) as origins:
-                if (origin := next(origins, None)) is not None:
-                    if origin.topic != topic:
-                        message = (
-                            f"{target} holds copies of {origin.topic}, not of {topic}: another application or an "
-                            "earlier [[stream]] uses this name; give this application another name"
-                        )
-                        raise RepartitionError(message)
-                    return
+            origin = next(self._origins(target, partition, low, high), None)
+            if origin is not None and origin.topic != topic:
+                message = (
+                    f"{target} holds copies of {origin.topic}, not of {topic}: another application or an earlier "
+                    "[[stream]] uses this name; give this application another name"
+                )
+                raise RepartitionError(message)
+            if origin is not None:
+                return
 
     def ranges(self, target: str, partitions: int, topic: str) -> dict[int, tuple[int, int]]:
         """Return the offsets of the first and last original with a committed copy, by partition of ``topic``."""
@@ -133,12 +133,14 @@ class _CopyReader:
 
     def _origins(self, target: str, partition: int, low: int, high: int) -> Iterator[Origin]:
         """Yield the origins of the committed copies between two offsets. Raises `Stopped` if it is to stop."""
+        if self._is_over():
+            raise Stopped
         if low >= high:
             return
         for message in read_to_end(self._reading, self._clock, target, partition, low, high):
             if self._is_over():
                 raise Stopped
-            if (origin := _origin_of(message)) is not None:
+            if (origin := origin_of(message)) is not None:
                 yield origin
 
 
@@ -146,7 +148,7 @@ class Stopped(Exception):
     """Reading was stopped before its end."""
 
 
-def _origin_of(message: Message) -> Origin | None:
+def origin_of(message: Message) -> Origin | None:
     """Return the place of the original, or None if the message is no copy, such as a record that was put back."""
     headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
     values = [value for name, value in headers if name == ORIGIN_HEADER]

@@ -10,14 +10,12 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
-from broker.kafka.topics import TopicError, TopicFacts, TopicSpec, data_topic_specs, ensure_topics, topic_facts
-from broker.kafka.topics import topic_faults as faults_of
+from broker.kafka.topics import TopicError, TopicFacts, ensure_topics
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import describe, make_admin
-from joiner.runtime.kafka.topics import TopicWatch, repartition_topic_specs
-from joiner.runtime.kafka.transaction import OwnershipInDoubt
+from joiner.runtime.kafka.topics import TopicWatch, check_sources, repartition_topic_specs
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.repartition.copies import CopyWriter
 from joiner.runtime.repartition.prior import RepartitionError, Stopped, read_prior
@@ -37,6 +35,12 @@ _LOOK_S: Final = 1.0
 """The time between two looks for a topic that does not exist, and between two updates of the lags."""
 
 _REPORT_S: Final = 10.0
+
+_STUCK_S: Final = 300.0
+"""After how long without a turn the loop counts as stuck: several requests in a row may each take half a minute."""
+
+_DENIALS: Final = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
+"""Errors whose text does not name the topic."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +68,7 @@ class Repartitioner:
         self._settings, self._clock, self._metrics = settings, clock, metrics
         self._stop = threading.Event()
         self._beat: Callable[[], None] = lambda: None
+        self._beat_s = clock.monotonic_s()
         self._wait_s = _WAIT_MIN_S
         self._reported_s = -math.inf
 
@@ -71,23 +76,45 @@ class Repartitioner:
         """Ask it to stop. Safe to call from a signal handler."""
         self._stop.set()
 
-    def run(self, beat: Callable[[], None] = lambda: None) -> None:
-        """Copy messages until stopped. Errors are logged, and then it starts over. ``beat`` is called in each turn."""
+    def run(self, beat: Callable[[], None] = lambda: None, *, strict: bool = False) -> None:
+        """Copy messages until stopped. Errors are logged, and then it starts over. ``beat`` is called in each turn.
+
+        ``strict``: whether to raise `TopicError` instead if a topic cannot be used as it is.
+        """
         self._beat = beat
         while not self._is_over():
             try:
                 self._copy()
             except Stopped:
                 return
-            except (KafkaException, TopicError, RepartitionError, UnitStopped, OwnershipInDoubt) as error:
-                if self._is_over():
-                    return
-                self._metrics.errors += 1
-                _log.warning("repartitioning: %s; starting over in %.1f s", describe(error), self._wait_s)
-                self._pause(self._wait_s)
-                self._wait_s = min(2 * self._wait_s, _WAIT_MAX_S)
+            except TopicError as error:
+                if strict:
+                    raise
+                self._start_over(error)
+            except (KafkaException, RepartitionError, UnitStopped) as error:
+                self._start_over(error)
+            except Exception as error:  # noqa: BLE001 - the thread must not end, because nobody would copy
+                _log.exception("repartitioning: an unexpected error")
+                self._start_over(error)
+
+    def why_stuck(self) -> str:
+        """Return why the loop counts as stuck, or an empty string. Thread-safe."""
+        stuck_s = self._clock.monotonic_s() - self._beat_s
+        return f"repartitioning has been stuck for {stuck_s:.0f} s" if stuck_s > _STUCK_S else ""
+
+    def _start_over(self, error: Exception) -> None:
+        if self._is_over():
+            return
+        self._metrics.errors += 1
+        why = describe(error)
+        if isinstance(error, KafkaException) and error.args[0].code() in _DENIALS:
+            why += f" (topics: {', '.join(name for pair in self._settings.repartitioned.items() for name in pair)})"
+        _log.warning("repartitioning: %s; starting over in %.1f s", why, self._wait_s)
+        self._pause(self._wait_s)
+        self._wait_s = min(2 * self._wait_s, _WAIT_MAX_S)
 
     def _is_over(self) -> bool:
+        self._beat_s = self._clock.monotonic_s()
         self._beat()
         return self._stop.is_set()
 
@@ -114,7 +141,12 @@ class Repartitioner:
             _log.info("repartitioning %s as a member of the group %s", names, settings.repartition_group)
             look_s = -math.inf
             while not self._is_over():
-                watch.check()
+                try:
+                    watch.check()
+                except TopicError as error:
+                    # The remedy is another one than that of the joiner. The next session finds it.
+                    message = f"{str(error).partition(':')[0]}; looking at it again"
+                    raise RepartitionError(message) from error
                 parts = reader.read(commit_s)
                 if offsets := reader.offsets():
                     writer.commit(parts, offsets, reader.consumer)
@@ -134,25 +166,12 @@ class Repartitioner:
         settings = self._settings
         created = ensure_topics(admin, repartition_topic_specs(settings))
         while not self._is_over():
-            found = topic_facts(admin, list(settings.repartitioned))
+            found = check_sources(admin, settings)
             if missing := [topic for topic in settings.repartitioned if topic not in found]:
                 if (now_s := self._clock.monotonic_s()) - self._reported_s > _REPORT_S:
                     self._reported_s = now_s
                     _log.warning("repartitioning: waiting for topics that do not exist: %s", ", ".join(missing))
                 self._pause(_LOOK_S)
                 continue
-            if faults := faults_of(admin, self._source_specs(found), found):
-                raise TopicError("; ".join(faults))
             return {**found, **created}
         return None
-
-    def _source_specs(self, found: Mapping[str, TopicFacts]) -> list[TopicSpec]:
-        """Return what is required of the topics to copy. They may have any number of partitions."""
-        return [
-            spec
-            for topic, facts in found.items()
-            for spec in data_topic_specs(
-                self._settings.topics.model_copy(update={"partitions": facts.partitions}), [topic]
-            )
-            if spec.name == topic
-        ]

@@ -7,7 +7,9 @@ partitions are read in the meantime.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,10 +21,12 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.gaps import GapVerifier
 from joiner.runtime.kafka.batches.reader import make_batch_reader
 from joiner.runtime.kafka.clients import is_passing as is_passing_event
-from joiner.runtime.kafka.clients import log_range, make_consumer
+from joiner.runtime.kafka.clients import make_consumer
+from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.repartition.merging import Part, Place, TimeMerger
 from joiner.runtime.repartition.prior import Prior, RepartitionError
-from joiner.runtime.repartition.progress import Progress, decode_progress, encode_progress, shown_key
+from joiner.runtime.repartition.progress import encode_progress
+from joiner.runtime.repartition.starts import Starts
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decoding.messages import Messages
 
@@ -38,7 +42,13 @@ _FETCHED_KIB: Final = 16 * 1024
 _ASK_S: Final = 0.5
 """How long to wait for the committed offsets, and between two such requests."""
 
+_LONG_S: Final = 10.0
+"""After how long a committed offset that cannot be read is reported, and how often. A transaction of a process that has
+died ends by then."""
+
 _OUT_OF_RANGE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the public name of the constant
+
+_log = logging.getLogger(__name__)
 
 
 class SourceReader:
@@ -55,11 +65,14 @@ class SourceReader:
 
         Raises KafkaException.
         """
-        self._settings, self._facts, self._clock, self._prior = settings, facts, clock, prior
+        self._settings, self._clock = settings, clock
         self._topics = sorted(settings.repartitioned)
-        self._asked: set[Place] = set()
-        """Assigned partitions whose committed offsets are not known yet."""
+        self._asked: dict[Place, float] = {}
+        """Assigned partitions whose committed offsets are not known yet, and since when."""
+        self._unread: dict[Place, int] = {}
+        """Those of them that have waited for long, and the number of their offsets."""
         self._ask_s = 0.0
+        self._warn_s = 0.0
         self._positions: dict[Place, int] = {}
         """The offset of each partition up to which messages have been returned."""
         self._fetched: dict[Place, int] = {}
@@ -80,6 +93,7 @@ class SourceReader:
             queued_max_messages_kbytes=_FETCHED_KIB,
             **member_config(application.session_timeout, None),
         )
+        self._starts = Starts(settings, facts, prior, self._consumer)
         self._reader = make_batch_reader(
             self._consumer, self._topics, _BATCH_MESSAGES, native=application.native, keyed=self._topics
         )
@@ -128,7 +142,11 @@ class SourceReader:
         at = self._fetched[place]
         new = messages.part(int(messages.offset.searchsorted(at)), len(messages))
         if len(new):
-            self._gaps.check(partition, {topic: at}, {topic: new})
+            try:
+                self._gaps.check(partition, {topic: at}, {topic: new})
+            except OwnershipInDoubt:
+                message = f"{topic} partition {partition}: retention has deleted messages from offset {at} on"
+                raise RepartitionError(message) from None
             self._fetched[place] = new.last + 1
             self._merger.add(place, new)
 
@@ -150,6 +168,8 @@ class SourceReader:
     def lags(self) -> dict[str, int]:
         """Return the number of offsets that are not copied yet, by topic, of the partitions read here. No request."""
         found: dict[str, int] = {}
+        for (topic, _), count in self._unread.items():
+            found[topic] = found.get(topic, 0) + count
         for (topic, partition), at in self._positions.items():
             end = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)[1]
             found[topic] = found.get(topic, 0) + max(0, end - at)
@@ -173,9 +193,9 @@ class SourceReader:
                 message = (
                     f"{topic} partition {partition} has no offset {at}: retention has deleted messages that were not "
                     f"copied, or the log has lost some. To go on with what is left, stop all processes that "
-                    "repartition, then set the group's offset of this partition: kafka-consumer-groups --group "
-                    f"{self._settings.repartition_group} --topic {topic}:{partition} --reset-offsets --to-earliest "
-                    "--execute"
+                    "repartition, then set the group's offset of this partition: kafka-consumer-groups "
+                    f"--bootstrap-server … --group {self._settings.repartition_group} --topic {topic}:{partition} "
+                    "--reset-offsets --to-earliest --execute"
                 )
                 raise RepartitionError(message)
             if not is_passing_event(error, partition):
@@ -197,75 +217,54 @@ class SourceReader:
         begun = [place for place in found if place.error is None and (place.topic, place.partition) in self._asked]
         for place in begun:
             self._resume(place)
+            self._forget_asked(place.topic, place.partition)
             self._reader.add(place.topic, place.partition)
         self._consumer.incremental_assign(
             [TopicPartition(one.topic, one.partition, self._positions[one.topic, one.partition]) for one in begun]
         )
+        self._warn_of_waiting()
+
+    def _forget_asked(self, topic: str, partition: int) -> None:
+        self._asked.pop((topic, partition), None)
+        self._unread.pop((topic, partition), None)
+
+    def _warn_of_waiting(self) -> None:
+        now_s = self._clock.monotonic_s()
+        waiting = sorted(place for place, since_s in self._asked.items() if now_s - since_s > _LONG_S)
+        if not waiting or now_s < self._warn_s:
+            return
+        self._warn_s = now_s + _LONG_S
+        shown = ", ".join(f"{topic} [{partition}]" for topic, partition in waiting)
+        _log.warning(
+            "repartitioning: the committed offsets of %s cannot be read, so these partitions are not copied: either "
+            "Kafka does not answer, or a transaction that commits them has not ended (see recovery.md)",
+            shown,
+        )
+        # Until their committed offsets are known, all their messages count as not copied.
+        with suppress(KafkaException):
+            for place in waiting:
+                low, high = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=_ASK_S)
+                self._unread[place] = high - low
 
     def _resume(self, committed: TopicPartition) -> None:
         place = committed.topic, committed.partition
-        target = self._settings.repartitioned[committed.topic]
-        (key, *_) = [shown_key(stream.key) for stream in self._settings.mapped_streams(target)]
-        ids = self._facts[committed.topic].topic_id, self._facts[target].topic_id
-        at, before = committed.offset, decode_progress(committed.metadata)
-        if at >= 0 and before is None:
-            # An operator has set the offset.
-            before = Progress(*ids, key, at)
-        if at < 0 or before is None or before.target != ids[1]:
-            start, at = self._continue_from(committed, target)
-            before = Progress(*ids, key, start)
-        self._check_same(committed.topic, target, before, Progress(*ids, key, before.start))
-        self._notes[place] = encode_progress(before)
+        at, progress = self._starts.of(committed)
+        self._notes[place] = encode_progress(progress)
         self._fetched[place] = at
         self._merger.begin(place)
         self._move(place, at)
-        self._asked.discard(place)
-
-    def _continue_from(self, committed: TopicPartition, target: str) -> tuple[int, int]:
-        """Return where copying began and where to continue, if the committed offset does not say that."""
-        topic, number = committed.topic, committed.partition
-        prior = self._prior.get((topic, number))
-        is_new = prior is None and committed.offset < 0 and number >= self._facts[topic].partitions
-        if not is_new and (prior is None or prior[:2] != (committed.offset, committed.metadata or "")):
-            message = f"the committed offset of {topic} partition {number} has changed since it was read"
-            raise RepartitionError(message)
-        if prior is None or prior.first is None or prior.last is None:
-            low, high = log_range(self._consumer, topic, number)
-            at = low if self._settings.application.start == "earliest" else high
-            return at, at
-        if committed.offset >= 0:
-            message = (
-                f"{target} was deleted and recreated, and already holds copies of {topic} partition {number}, which "
-                "would be copied a second time: stop the joiner and all processes that repartition, delete "
-                f"{target}, and start over with `joiner reset`"
-            )
-            raise RepartitionError(message)
-        return prior.first, prior.last + 1
-
-    @staticmethod
-    def _check_same(topic: str, target: str, before: Progress, now: Progress) -> None:
-        if before.source != now.source:
-            message = (
-                f"topic {topic} was deleted and recreated, so the offsets up to which it was copied refer to other "
-                f"messages: stop the joiner, delete {target}, and start over with `joiner reset`"
-            )
-            raise RepartitionError(message)
-        if before.key != now.key:
-            message = (
-                f"{topic} was copied with key = {before.key!r}, but now it is {now.key!r}, so copies of the same thing "
-                "would be in different partitions: restore the key, or give the application a new name"
-            )
-            raise RepartitionError(message)
 
     def _on_assign(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        self._asked |= {(place.topic, place.partition) for place in partitions}
+        now_s = self._clock.monotonic_s()
+        self._asked |= {(place.topic, place.partition): now_s for place in partitions}
         self._ask_s = 0.0
         # Otherwise, the client would assign them itself. `_begin` does so, once their offsets are known.
         consumer.incremental_assign([])
 
     def _on_revoke(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         revoked = {(place.topic, place.partition) for place in partitions}
-        self._asked -= revoked
+        for place in revoked:
+            self._forget_asked(*place)
         self._uncommitted -= revoked
         mine = sorted(revoked & self._positions.keys())
         if paused := revoked & self._paused:

@@ -20,7 +20,7 @@ from broker.kafka.topics import TopicError, wait_for_topics
 from broker.metrics import TelemetryServer
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import KAFKA_LOG
-from joiner.runtime.kafka.topics import TopicWatch, application_topics
+from joiner.runtime.kafka.topics import TopicWatch, application_topics, check_sources
 from joiner.runtime.membership.gauges import expose_membership
 from joiner.runtime.membership.member import Work
 from joiner.runtime.membership.site import SiteMembership
@@ -98,6 +98,7 @@ class JoinerProcess:
             if facts is None:
                 return 0
             with open_services(settings, self._clock) as services:
+                check_sources(services.admin, settings)
                 known = {name: facts[name] for name in settings.input_topics}
                 watch = TopicWatch(services.admin, known, self._clock)
                 loop = ProcessLoop(
@@ -121,13 +122,16 @@ class JoinerProcess:
         if repartitioner is None:
             yield
             return
-        # A thread, because its time goes to calls that release the interpreter's lock, and daemon, because a call to
-        # Kafka must not delay the end of the process.
+        # A thread, because there need not be another process then. It shares the interpreter's lock with the joiner,
+        # which it slows down while it decodes and copies: with a large volume, `joiner repartition` is better. Daemon,
+        # because a call to Kafka must not delay the end of the process.
+        self._telemetry.why_stuck = repartitioner.why_stuck
         thread = threading.Thread(target=repartitioner.run, name="repartition", daemon=True)
         thread.start()
         try:
             yield
         finally:
+            self._telemetry.why_stuck = lambda: ""
             repartitioner.stop()
             thread.join(_REPARTITION_STOP_S)
 

@@ -63,9 +63,9 @@ class GapVerifier:
             # If the unit is still ours, the next claim reports the lost records. If not, retention has removed only
             # records that the new owner has consumed.
             _log.warning(
-                "unit %s: %s now begins at offset %s, so the gap starting at offset %s cannot be verified",
-                number,
+                "%s partition %s now begins at offset %s, so the gap starting at offset %s cannot be verified",
                 topic,
+                number,
                 low,
                 begin,
             )
@@ -77,7 +77,7 @@ class GapVerifier:
         skipped, gone = sorted(set(found) - set(wanted)), sorted(set(wanted) - set(found))
         what = f"skipped {_some(skipped)}" if skipped else f"returned {_some(gone)}, which cannot be read again"
         raise UnitStopped(
-            f"unit {number}: the Kafka client {what} in {topic} between offsets {begin} and {last}: restart the "
+            f"the Kafka client {what} in {topic} partition {number} between offsets {begin} and {last}: restart the "
             "joiner; if this happens again, report it as a bug"
         )
 

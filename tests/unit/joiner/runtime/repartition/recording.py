@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from broker.wire.origin import decode_origin
 from joiner.check.found.copy_log import Committed, Copy
@@ -33,6 +34,9 @@ class RecordingProducer:
         self.aborts = 0
         self.faults: dict[str, list[Exception]] = defaultdict(list)
         """The errors that the next calls of a method raise."""
+        self.refusals: dict[bytes, list[KafkaError]] = {}
+        """The errors that the copies with these values get."""
+        self._reports: list[tuple[Any, KafkaError, Any]] = []
         self._open: list[Produced] = []
         self._sent: list[TopicPartition] = []
 
@@ -44,17 +48,31 @@ class RecordingProducer:
         """See the client."""
         self._act("init")
 
+    @property
+    def produced(self) -> list[Produced]:
+        """What the open transaction contains."""
+        return self._open
+
     def begin_transaction(self) -> None:
         """See the client."""
         self._open, self._sent = [], []
 
-    def produce(self, topic: str, value: Any, key: Any, partition: int, *, timestamp: int, headers: Any) -> None:
+    def produce(
+        self, topic: str, value: Any, key: Any, partition: int, *, timestamp: int, headers: Any, on_delivery: Any
+    ) -> None:
         """See the client."""
         self._act("produce")
+        self._reports += [
+            (on_delivery, fault, SimpleNamespace(value=lambda: value, headers=lambda: headers))
+            for fault in self.refusals.pop(value, [])
+        ]
         self._open.append(Produced(topic, value, key, partition, timestamp, headers))
 
     def poll(self, _timeout: float) -> None:
         """See the client."""
+        while self._reports:
+            report, fault, message = self._reports.pop(0)
+            report(fault, message)
 
     def send_offsets_to_transaction(self, offsets: list[TopicPartition], _group: object, _timeout: float) -> None:
         """See the client."""

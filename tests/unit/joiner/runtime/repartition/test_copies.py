@@ -12,6 +12,7 @@ from broker.partitioner import partition_of
 from joiner.runtime.repartition import copies
 from joiner.runtime.repartition.copies import CopyWriter
 from joiner.runtime.repartition.merging import Part
+from joiner.runtime.repartition.prior import RepartitionError
 from joiner.runtime.task.decoding.messages import Messages
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
@@ -109,3 +110,37 @@ def test_what_the_group_has_fenced_is_aborted_and_not_committed(producer: Record
         writer.commit([part((b"{}", None))], OFFSETS, MEMBER)
     writer.close()
     assert (producer.committed, producer.offsets, producer.aborts) == ([], {}, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "setting"),
+    [(KafkaError.MSG_SIZE_TOO_LARGE, "max.message.bytes="), (KafkaError.INVALID_TIMESTAMP, "timestamp.before.max.ms=")],
+)
+def test_a_message_that_kafka_refuses_is_named_with_the_remedy(
+    producer: RecordingProducer, code: int, setting: str
+) -> None:
+    """Kafka also refuses the messages that are sent together with one that is too large."""
+    refused = KafkaError(code, "refused")
+    producer.refusals = {b"{}": [refused], b"{    }": [refused], b"{ }": [refused]}
+    producer.faults["offsets"] = [error(KafkaError._STATE)]  # noqa: SLF001 - the public name
+    with pytest.raises(RepartitionError, match=f"plant partition 6 offset 11 .6 bytes. .*lsb.plant.repart.*{setting}"):
+        copied(producer, writer_of(), part((b"{}", None), (b"{    }", None), (b"{ }", None)))
+
+
+def test_a_message_that_the_client_refuses_is_named(producer: RecordingProducer) -> None:
+    producer.faults["produce"] = [error(KafkaError.MSG_SIZE_TOO_LARGE)]
+    with pytest.raises(RepartitionError, match="plant partition 6 offset 10 "):
+        copied(producer, writer_of(), part((b"{}", None)))
+
+
+def test_the_member_is_asked_for_its_generation_after_the_copies(producer: RecordingProducer) -> None:
+    """A process that was frozen while it copied would otherwise show the generation in which it read the messages."""
+    seen: list[int] = []
+
+    def generation() -> str:
+        seen.append(len(producer.produced))
+        return "group"
+
+    member: Any = SimpleNamespace(consumer_group_metadata=generation)
+    writer_of().commit([part((b"{}", None), (b"{ }", None))], OFFSETS, member)
+    assert seen == [2]

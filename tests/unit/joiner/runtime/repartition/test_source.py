@@ -250,3 +250,21 @@ def test_messages_that_wait_for_another_partition_are_not_committed(made: Made) 
     assert made.offsets() == {}
     assert made.read(1, end=4) == [[5, 6]]
     assert made.offsets() == {0: 7}
+
+
+def test_a_partition_whose_offset_cannot_be_read_is_reported_and_counts_as_not_copied(
+    made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka does not tell an offset as long as a transaction that changes it is open, which may be for ever."""
+    made.consumer.known = {0: (5, NOTE)}
+    made.consumer.assign_from_group(0)
+    made.consumer.faults = [KafkaException(KafkaError(KafkaError._TIMED_OUT))] * 30  # noqa: SLF001 - the public name
+    for _ in range(19):
+        made.reader.read(0)
+        made.clock.sleep(0.6)
+    assert caplog.text.count("the committed offsets of plant [0] cannot be read") == 1
+    assert made.reader.lags() == {"plant": 6}
+    made.consumer.faults = []
+    made.clock.sleep(1)
+    made.reader.read(0)
+    assert made.reader.lags() == {"plant": 4}
