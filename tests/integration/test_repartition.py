@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from broker.kafka.topics import topic_facts
 from tests.integration.joiner_application import found_of, refusal
@@ -93,8 +94,9 @@ def is_done(future: Future[None]) -> bool:
 
 def test_a_topic_that_cannot_be_copied_as_it_is_stops_the_commands(pipeline: Repartitioned) -> None:
     app = pipeline.app
-    resource = ConfigResource(ResourceType.TOPIC, app.topic("plant"), {"message.timestamp.type": "CreateTime"})
-    app.admin().alter_configs([resource])[resource].result()
+    entry = ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, app.topic("plant"), incremental_configs=[entry])
+    app.admin().incremental_alter_configs([resource])[resource].result()
     for command in ("run", "repartition"):
         log = refusal(app, command=command)
         assert f"topic {app.topic('plant')} has message.timestamp.type=CreateTime, but must have LogAppendTime" in log
@@ -107,6 +109,29 @@ def test_a_repartition_topic_that_would_refuse_copies_is_refused(pipeline: Repar
     count = app.settings().topics.partitions
     app.admin().create_topics([NewTopic(target, count, 1, config=config)])[target].result()
     assert f"topic {target} has max.message.bytes=1000, but must have at least 33554432" in refusal(app)
+
+
+@pytest.mark.parametrize("copying_s", ["0", "3"])
+def test_a_frozen_process_that_has_lost_its_partitions_commits_no_copies(
+    pipeline: Repartitioned, copying_s: str
+) -> None:
+    app = pipeline.app
+    frozen = app.start(
+        module="tests.integration.frozen_copier", command="repartition", instance="two", FROZEN_COPYING_S=copying_s
+    )
+    frozen.wait_for("repartitioning .* as a member of the group")
+    pipeline.send(entries_of(0, 300))
+    status = Path(f"/proc/{frozen.process.pid}/stat")
+    wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T", "it has stopped itself")
+    other = app.start(command="repartition")
+    pipeline.wait_until_copied()
+    frozen.process.send_signal(signal.SIGCONT)
+    frozen.wait_for("repartitioning: .*; starting over")
+    pipeline.send(entries_of(1, 100))
+    pipeline.wait_until_copied()
+    copied = [copy.origin for target in app.settings().repartitioned.values() for copy in pipeline.copies(target)]
+    assert (len(copied), len(set(copied))) == (400, 400)
+    assert (frozen.stop(), other.stop()) == (0, 0)
 
 
 def test_copies_of_another_topic_under_the_same_name_are_refused(pipeline: Repartitioned) -> None:

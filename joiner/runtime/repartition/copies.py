@@ -95,7 +95,7 @@ class CopyWriter:
         self._producer.begin_transaction()
         self._is_open = True
         self._copy(parts)
-        # Only now: if the partitions have been lost in the meantime, this is what Kafka recognises.
+        # After copying, so that a rebalance in the meantime that leaves the partitions here does no harm.
         group = member.consumer_group_metadata()
         send = self._producer.send_offsets_to_transaction
         within(_OFFSETS_S + 1.0, send, list(offsets), group, _OFFSETS_S)

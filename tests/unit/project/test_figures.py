@@ -107,6 +107,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("reclaims the unit after 5 s", "it checks every 2 s", "the source's after 5 s"),
         ),
         "docs/operations.md": ("more than 80% of", "at 100% the unit stops", "at intervals of up to 10 s"),
+        "docs/your_data.md": ("is waited for only for 5 s", "held back (16 MiB,", "(up to 64 MiB)"),
         "docs/recovery.md": (
             *(
                 "rolls back within 10 s",

@@ -134,7 +134,7 @@ def test_a_message_that_the_client_refuses_is_named(producer: RecordingProducer)
 
 
 def test_the_member_is_asked_for_its_generation_after_the_copies(producer: RecordingProducer) -> None:
-    """A process that was frozen while it copied would otherwise show the generation in which it read the messages."""
+    """Otherwise, a rebalance in the meantime that leaves the partitions here would make the transaction fail."""
     seen: list[int] = []
 
     def generation() -> str:
