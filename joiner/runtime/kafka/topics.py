@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from broker.kafka.client_log import answered
 from broker.kafka.topics import (
@@ -134,6 +134,24 @@ def check_sources(admin: AdminClient, settings: JoinerSettings) -> dict[str, Top
     if faults := topic_faults(admin, specs, found):
         raise TopicError("\n".join(faults))
     return found
+
+
+def retention_warnings(admin: AdminClient, settings: JoinerSettings) -> list[str]:
+    """Return a warning for each existing repartition topic that deletes copies earlier than the originals are deleted.
+
+    Raises KafkaException.
+    """
+    pairs = settings.repartitioned
+    resources = [ConfigResource(ResourceType.TOPIC, name) for pair in pairs.items() for name in pair]
+    answers = admin.describe_configs(resources, request_timeout=_ANSWER_S)
+    # Kept for ever: -1.
+    kept_ms = {one.name: int(found.result()["retention.ms"].value) % 2**63 for one, found in answers.items()}
+    return [
+        f"{target} deletes copies earlier than {topic} deletes their originals, which may be before they are joined: "
+        f"kafka-configs --bootstrap-server … --alter --topic {target} --add-config retention.ms={kept_ms[topic]}"
+        for topic, target in pairs.items()
+        if kept_ms[target] < kept_ms[topic]
+    ]
 
 
 def application_topics(settings: JoinerSettings) -> list[TopicSpec]:

@@ -8,7 +8,7 @@ after `TRANSACTION_S`.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -80,14 +80,14 @@ class CopyWriter:
     def commit(self, parts: Sequence[Part], offsets: Sequence[TopicPartition], member: Consumer) -> None:
         """Copy messages, and commit ``offsets`` as those of ``member``'s group, in one transaction.
 
-        Raises `RepartitionError` if Kafka refuses a copy.
+        Raises `CopyRefused` if Kafka refuses a copy.
         """
         try:
             self._commit(parts, offsets, member)
         except KafkaException as error:
             self._producer.poll(0)
             if (refused := self._refused) is not None:
-                raise RepartitionError(refused.explained(self._targets)) from error
+                raise CopyRefused(refused, self._targets[refused.origin.topic]) from error
             raise
 
     def _commit(self, parts: Sequence[Part], offsets: Sequence[TopicPartition], member: Consumer) -> None:
@@ -151,7 +151,7 @@ class CopyWriter:
                 self._producer.poll(_FULL_WAIT_S)
             except KafkaException as error:
                 refused = Refused(error.args[0], origin, len(value or b""))
-                raise RepartitionError(refused.explained(self._targets)) from error
+                raise CopyRefused(refused, target) from error
             else:
                 return
 
@@ -171,17 +171,17 @@ class Refused(NamedTuple):
     origin: Origin
     size: int
 
-    def explained(self, targets: Mapping[str, str]) -> str:
-        """Return an error's message with the remedy."""
-        topic, partition, offset = self.origin
-        options = _REFUSALS.get(self.error.code())
-        remedy = "" if options is None else f": kafka-configs --bootstrap-server … --alter --topic {targets[topic]} "
-        if options is not None:
-            remedy += f"--add-config {options}"
-        return (
-            f"{topic} partition {partition} offset {offset} ({self.size} bytes) cannot be copied to {targets[topic]}: "
-            f"{self.error.str()}{remedy}"
-        )
+
+class CopyRefused(RepartitionError):
+    """Kafka refuses the copy of a message."""
+
+    def __init__(self, refused: Refused, target: str) -> None:
+        error, (self.topic, partition, offset), size = refused
+        message = f"{self.topic} partition {partition} offset {offset} ({size} bytes) cannot be copied to {target}: "
+        message += str(error.str())
+        if (options := _REFUSALS.get(error.code())) is not None:
+            message += f": kafka-configs --bootstrap-server … --alter --topic {target} --add-config {options}"
+        super().__init__(message)
 
 
 def _columns(messages: Messages) -> tuple[list[int], list[int], Sequence[bytes | None], list[bytes | None]]:

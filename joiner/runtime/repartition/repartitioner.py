@@ -15,9 +15,9 @@ from confluent_kafka import KafkaError, KafkaException
 from broker.kafka.topics import TopicError, TopicFacts, ensure_topics
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import describe, make_admin
-from joiner.runtime.kafka.topics import TopicWatch, check_sources, repartition_topic_specs
+from joiner.runtime.kafka.topics import TopicWatch, check_sources, repartition_topic_specs, retention_warnings
 from joiner.runtime.model import UnitStopped
-from joiner.runtime.repartition.copies import CopyWriter
+from joiner.runtime.repartition.copies import CopyRefused, CopyWriter
 from joiner.runtime.repartition.prior import RepartitionError, Stopped, read_prior
 from joiner.runtime.repartition.source import SourceReader
 
@@ -51,12 +51,15 @@ class RepartitionMetrics:
     def __init__(self, readings: Readings) -> None:
         self.copied: Counter[tuple[str, ...]] = Counter()
         self.lags: Mapping[tuple[str, ...], float] = {}
+        self.refused: Counter[tuple[str, ...]] = Counter()
         self.transactions = self.errors = 0
         counter = readings.counter
         copied = "Messages copied to a repartition topic, by the topic they come from."
         counter("lsb_joiner_repartitioned", copied, self.copied.copy, ("topic",))
         counter("lsb_joiner_repartition_transactions", "Transactions committed.", lambda: self.transactions)
         counter("lsb_joiner_repartition_errors", "Errors after which copying started over.", lambda: self.errors)
+        refused = "Attempts to copy a message that the repartition topic refuses, by the topic it comes from."
+        counter("lsb_joiner_repartition_refused", refused, self.refused.copy, ("topic",))
         lag = "Offsets of a topic that this process has still to copy."
         readings.gauge("lsb_joiner_repartition_lag", lag, lambda: self.lags, ("topic",))
 
@@ -91,6 +94,9 @@ class Repartitioner:
                 if strict:
                     raise
                 self._start_over(error)
+            except CopyRefused as error:
+                self._metrics.refused[error.topic,] += 1
+                self._start_over(error)
             except (KafkaException, RepartitionError, UnitStopped) as error:
                 self._start_over(error)
             except Exception as error:  # noqa: BLE001 - the thread must not end, because nobody would copy
@@ -106,7 +112,7 @@ class Repartitioner:
         if self._is_over():
             return
         self._metrics.errors += 1
-        why = describe(error)
+        why = describe(error).replace("\n", "; ")
         if isinstance(error, KafkaException) and error.args[0].code() in _DENIALS:
             why += f" (topics: {', '.join(name for pair in self._settings.repartitioned.items() for name in pair)})"
         _log.warning("repartitioning: %s; starting over in %.1f s", why, self._wait_s)
@@ -173,5 +179,7 @@ class Repartitioner:
                     _log.warning("repartitioning: waiting for topics that do not exist: %s", ", ".join(missing))
                 self._pause(_LOOK_S)
                 continue
+            for warning in retention_warnings(admin, settings):
+                _log.warning("repartitioning: %s", warning)
             return {**found, **created}
         return None

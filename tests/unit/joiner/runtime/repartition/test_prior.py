@@ -1,0 +1,86 @@
+"""What do the copies tell about partitions without a valid committed offset?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from broker.kafka.topics import TopicFacts
+from joiner.runtime.repartition import prior
+from joiner.runtime.repartition.prior import Prior, RepartitionError, Stopped, read_prior
+from joiner.runtime.repartition.progress import Progress, encode_progress
+from tests.manual_clock import ManualClock
+from tests.unit.joiner.runtime.joiner_inputs import make_settings
+from tests.unit.joiner.runtime.repartition.test_copies import SPEED
+
+TARGET = "lsb.plant.repartition"
+FACTS = {"plant": TopicFacts("source-id", 3), TARGET: TopicFacts("target-id", 2)}
+VALID = 5, encode_progress(Progress("source-id", "target-id", "$.id", 0))
+FORMER = 6, encode_progress(Progress("source-id", "former", "$.id", 0))
+SET_BY_HAND = 4, ""
+MISSING = -1001, ""
+
+
+class Log:
+    """The committed offsets of three partitions, and the headers of the messages in the repartition topic's two."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *logs: list[bytes | None]) -> None:
+        self.logs, self.committed = logs or ([], []), [VALID, VALID, VALID]
+        self.read: list[tuple[int, int]] = []
+        self.is_over = False
+        monkeypatch.setattr(prior, "make_reader", lambda *_, **more: SimpleNamespace(close=lambda: None, **more))
+        monkeypatch.setattr(prior, "committed_offsets", self._offsets)
+        monkeypatch.setattr(prior, "log_range", self._range)
+        monkeypatch.setattr(prior, "read_to_end", self._read)
+
+    def _offsets(self, *_: Any) -> list[TopicPartition]:
+        return [TopicPartition("plant", number, *one) for number, one in enumerate(self.committed)]
+
+    def _range(self, consumer: Any, _topic: str, partition: int) -> tuple[int, int]:
+        # For the read-committed consumer, the last message is behind an open transaction.
+        hidden = not hasattr(consumer, "isolation_level")
+        return 0, max(0, len(self.logs[partition]) - hidden)
+
+    def _read(self, _reader: Any, _clock: Any, _topic: str, partition: int, low: int, high: int) -> Iterator[Any]:
+        for number in range(low, high):
+            self.read.append((partition, number))
+            header = self.logs[partition][number]
+            headers = None if header is None else [("lsb-origin", header)]
+            yield SimpleNamespace(headers=lambda headers=headers: headers)
+
+    def found(self) -> dict[tuple[str, int], Prior]:
+        return read_prior(make_settings(stream=[SPEED], partitions=2), FACTS, ManualClock(), lambda: self.is_over)
+
+
+def test_copies_are_read_only_if_an_offset_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch, [b"plant/0/3"] * 9, [b"plant/0/4"] * 9)
+    log.committed = [VALID, SET_BY_HAND, VALID]
+    assert log.found() == {}
+    assert log.read == [(0, 0)]
+
+
+def test_the_first_and_last_original_are_found_whatever_else_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch, [None, b"plant/0/7", b"plant/2/1", b"other/0/99"], [b"?", b"plant/0/5", b"plant/0/9"])
+    log.committed = [MISSING, MISSING, FORMER]
+    assert log.found() == {
+        ("plant", 0): Prior(*MISSING, 5, 9),
+        ("plant", 1): Prior(*MISSING, None, None),
+        ("plant", 2): Prior(*FORMER, 1, 1),
+    }
+
+
+def test_copies_of_another_topic_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch, [], [None, b"other/0/1", b"plant/0/1"])
+    with pytest.raises(RepartitionError, match=f"{TARGET} holds copies of other, not of plant: .*another name"):
+        log.found()
+
+
+def test_reading_ends_when_the_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch, [b"plant/0/7"] * 9)
+    log.is_over = True
+    with pytest.raises(Stopped):
+        log.found()
