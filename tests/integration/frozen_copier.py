@@ -17,16 +17,16 @@ from joiner.runtime.repartition.merging import Part
 _copy = CopyWriter._copy  # noqa: SLF001 - the moment to stop at is inside the transaction
 
 
-def _stop_and_copy(writer: CopyWriter, parts: Sequence[Part]) -> None:
+def _stop_and_copy(self: CopyWriter, parts: Sequence[Part]) -> None:
     if parts:
         CopyWriter._copy = _copy  # type: ignore[method-assign]  # noqa: SLF001 - as above
         os.kill(os.getpid(), signal.SIGSTOP)
-        _copy(writer, parts)
+        _copy(self, parts)
         # The client learns in the background that it is no longer a member. This is not a wait for that, but the length
         # of copying.
         Event().wait(float(os.environ["FROZEN_COPYING_S"]))
     else:
-        _copy(writer, parts)
+        _copy(self, parts)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,7 @@ class Repartitioner:
         self._beat_s = clock.monotonic_s()
         self._wait_s = _WAIT_MIN_S
         self._reported_s = -math.inf
+        self._warned: set[str] = set()
 
     def stop(self) -> None:
         """Ask it to stop. Safe to call from a signal handler."""
@@ -179,7 +180,8 @@ class Repartitioner:
                     _log.warning("repartitioning: waiting for topics that do not exist: %s", ", ".join(missing))
                 self._pause(_LOOK_S)
                 continue
-            for warning in retention_warnings(admin, settings):
+            for warning in set(retention_warnings(admin, settings)) - self._warned:
+                self._warned.add(warning)
                 _log.warning("repartitioning: %s", warning)
             return {**found, **created}
         return None

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka.batches.messages import Read
-from joiner.runtime.repartition import source
+from joiner.runtime.repartition import merging, source
 from joiner.runtime.repartition.prior import Prior, RepartitionError
 from joiner.runtime.repartition.progress import Progress, decode_progress, encode_progress
 from joiner.runtime.repartition.source import SourceReader
@@ -29,6 +29,7 @@ class FakeConsumer:
     def __init__(self) -> None:
         self.known: dict[int, tuple[int, str]] = {}
         self.assigned: dict[int, int] = {}
+        self.paused: set[int] = set()
         self.faults: list[KafkaException] = []
         self.callbacks: dict[str, Any] = {}
 
@@ -50,6 +51,12 @@ class FakeConsumer:
     def incremental_unassign(self, places: list[TopicPartition]) -> None:
         for at in places:
             del self.assigned[at.partition]
+
+    def pause(self, places: list[TopicPartition]) -> None:
+        self.paused |= {at.partition for at in places}
+
+    def resume(self, places: list[TopicPartition]) -> None:
+        self.paused -= {at.partition for at in places}
 
     def assign_from_group(self, *partitions: int) -> None:
         self.callbacks["on_assign"](self, [TopicPartition("plant", number) for number in partitions])
@@ -84,9 +91,9 @@ class Made:
         settings = make_settings(stream=[SPEED], application=application)
         self.reader = SourceReader(settings, FACTS, self.clock, prior or {})
 
-    def read(self, partition: int, *offsets: int, end: int | None = None) -> list[list[int]]:
+    def read(self, partition: int, *offsets: int, end: int | None = None, at_ms: int = 5) -> list[list[int]]:
         """Let the consumer return these messages. Return the offsets of the parts."""
-        messages = Messages.of(offsets, [5] * len(offsets), [b"{}"] * len(offsets), [None] * len(offsets))
+        messages = Messages.of(offsets, [at_ms] * len(offsets), [b"{}"] * len(offsets), [None] * len(offsets))
         ends = {} if end is None else {partition: {"plant": end}}
         self.batches.reads.append(Read({partition: {"plant": messages}} if offsets else {}, ends, []))
         return [part.messages.offset.tolist() for part in self.reader.read(0)]
@@ -268,3 +275,18 @@ def test_a_partition_whose_offset_cannot_be_read_is_reported_and_counts_as_not_c
     made.clock.sleep(1)
     made.reader.read(0)
     assert made.reader.lags() == {"plant": 4}
+
+
+def test_a_partition_that_was_ahead_is_waited_for_after_it_has_been_resumed(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "HELD_BYTES_MAX", 2_500)
+    made.consumer.known = {0: (5, NOTE), 1: (4, NOTE)}
+    made.consumer.assign_from_group(0, 1)
+    assert made.read(0, 5, 6) == []
+    assert made.consumer.paused == {0}
+    made.clock.sleep(merging.PATIENCE_S + 1)
+    assert made.read(1, 4) == [[5, 6], [4]]
+    assert made.consumer.paused == set()
+    assert made.read(1, 5, at_ms=9) == []
+    assert made.read(0, 7, at_ms=9) == [[7], [5]]
