@@ -18,6 +18,7 @@ from control.facts.dead_letter_reading import LetterGone, read_message
 from control.facts.dead_letters import DeadLetter, describe, whole_value
 from control.problem import Problem
 from joiner.runtime.clock import SystemClock
+from joiner.runtime.kafka.batches.registry import SchemaUnavailable
 from joiner.runtime.kafka.clients import describe as cause_of
 from joiner.runtime.kafka.clients import make_reader
 
@@ -53,7 +54,9 @@ class DeadLetterContents(msgspec.Struct, frozen=True):
 
 
 def read_contents(settings: JoinerSettings, clock: Clock, partition: int, offset: int) -> DeadLetterContents:
-    """Return the dead letter at this partition and offset of its topic. Blocks for up to five seconds.
+    """Return the dead letter at this partition and offset of its topic.
+
+    Blocks for up to five seconds and, if a schema is needed, for as long as its registry may take to answer.
 
     Raises `LetterGone`, `TooManyReaders`, and KafkaException if Kafka does not answer in time.
     """
@@ -67,7 +70,10 @@ def read_contents(settings: JoinerSettings, clock: Clock, partition: int, offset
         _readers.release()
     at_ms, value = int(message.timestamp()[1]), message.value()
     letter, content = describe(settings, partition, offset, at_ms, value)
-    candidate = candidate_of(settings, message, None, round(1000 * clock.wall_s()))
+    try:
+        candidate = candidate_of(settings, message, None, round(1000 * clock.wall_s()))
+    except SchemaUnavailable as reason:
+        candidate = str(reason)
     shown = content or reject(value, "", source="", topic="")
     is_whole = whole_value(shown) is not None and len(shown.value) <= _VALUE_MAX
     unchanged = candidate if isinstance(candidate, str) else ""

@@ -190,7 +190,8 @@ class _Columns(NamedTuple):
             if integers.min() > -_PLAIN_MAX and integers.max() < _PLAIN_MAX:
                 return Numbers(values, glue(decimals(integers), b".0"))
         elif place.kind == FLOAT:
-            values = read_words(texts, 4).astype(np.uint32).view(np.float32).astype(np.float64)
+            with np.errstate(invalid="ignore"):  # signalling NaN, which are refused below
+                values = read_words(texts, 4).astype(np.uint32).view(np.float32).astype(np.float64)
         else:
             values = read_words(texts, 8).view(np.float64)
         if not np.isfinite(values).all():

@@ -44,7 +44,7 @@ def decode_document(value: bytes) -> Any:
         message = f"the value contains a number of more than {NUMBER_LENGTH_MAX} characters"
         raise Unreadable(message)
     # Checked before decoding, even if the message is not JSON: the parser's own limit depends on the caller's stack.
-    if value.count(b"[") + value.count(b"{") > DEPTH_MAX and _is_deeper(value, DEPTH_MAX):
+    if value.count(b"[") + value.count(b"{") > DEPTH_MAX and is_deeper(value, DEPTH_MAX):
         message = f"the value is nested more than {DEPTH_MAX} levels deep"
         raise Unreadable(message)
     try:
@@ -70,7 +70,7 @@ def _numbers_in(value: bytes) -> Iterator[bytes]:
     return (match[0] for match in _TOKEN.finditer(value) if not match[0].startswith(b'"'))
 
 
-def _is_deeper(value: bytes, levels: int) -> bool:
+def is_deeper(value: bytes, levels: int) -> bool:
     """Return whether brackets outside strings are nested more than ``levels`` deep."""
     depth = 0
     for match in _BRACKET.finditer(value):

@@ -147,6 +147,13 @@ class RegistrySettings(Section):
     timeout: Annotated[Duration, duration_between("100ms", "30s")] = parse_duration("3s")
     unknown_schema: Literal["stop", "reject"] = "stop"
 
+    @model_validator(mode="after")
+    def _check_user(self) -> Self:
+        if self.user is None and (self.password is not None or self.password_file is not None):
+            message = "a password is set without a user: set user as well"
+            raise ValueError(message)
+        return self
+
     def secret(self) -> str | None:
         """Return the password, or None if none is set. A password file takes precedence over ``password``."""
         if self.password_file is not None:

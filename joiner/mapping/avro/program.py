@@ -3,7 +3,7 @@
 A schema is compiled to a program, whose instructions say what follows in the data. A loop, which is compiled to machine
 code, executes it for each datum. It checks the datum as `reading` does, and stores where the wanted scalars are and
 which branches the unions have. Data that it does not understand are not necessarily invalid: they are decoded by
-`reading`. A schema in which a record contains itself, and one that is too large, have no program.
+`reading`. A schema in which a record contains itself, and one that is too large or too deep, have no program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from numba import types
 
 from broker.wire.columns import StringColumn
 from broker.wire.compiled import BYTES, BYTES_OUT, COLUMNS_OUT, INTS, INTS_OUT, byte_at, compiled
+from joiner.mapping.avro.reading import DECIMAL_BYTES_MAX, VALUES_PER_BYTE
 from joiner.mapping.avro.schema import AvroType
+from joiner.mapping.documents import DEPTH_MAX
 from joiner.mapping.layouts import DOUBLE, ENUM, FLOAT, LONG, OTHER, STRING, Scalar
 
 if TYPE_CHECKING:
@@ -39,19 +41,20 @@ _Instruction = list[int]
 _VARINT: Final = 0  # slot, number of bits
 _SKIP: Final = 1  # slot, size: a number of bytes
 _BOOLEAN: Final = 2  # slot
-_COUNTED: Final = 3  # slot: a length, and as many bytes
+_COUNTED: Final = 3  # slot, maximum or 0: a length, and as many bytes
 _TEXT: Final = 4  # slot: a length, and as many bytes of UTF-8
 _INDEX: Final = 5  # slot, count: a number below the count
 _BRANCH: Final = 6  # number of the union, count, index of the first target: a branch, and a jump to its instructions
 _JUMP: Final = 7  # target
-_BLOCK: Final = 8  # target, level: how many items follow, or a jump if there are none
+_BLOCK: Final = 8  # target, level, values in an item: how many items follow, or a jump if there are none
 _NEXT: Final = 9  # first instruction of an item, level, instruction of the block
 
-_LEVELS_MAX: Final = 128
+_LEVELS_MAX: Final = DEPTH_MAX
 _VARINT_BYTES_MAX: Final = 10
 _MISSING: Final = -1
 _INT_BITS, _LONG_BITS = 32, 64
 
+_NESTING: Final = frozenset({"record", "array", "map"})
 _KINDS: Final = {"int": LONG, "long": LONG, "float": FLOAT, "double": DOUBLE, "string": STRING, "enum": ENUM}
 
 
@@ -129,14 +132,17 @@ class _Compiler:
         if given in self._around:
             message = "the schema has a record that contains itself"
             raise ValueError(message)
+        if sum(one.kind in _NESTING for one in self._around) == DEPTH_MAX and given.kind in _NESTING:
+            message = "the schema is nested too deeply"
+            raise ValueError(message)
         self._around.append(given)
         match given.kind:
             case "record":
                 plan: Any = {name: self.add(one, _part(position, name), level) for name, one in given.fields}
             case "union":
                 plan = self._add_union(given, position, level)
-            case "array" | "map":
-                plan = self._add_blocks(given, level)
+            case "array" | "map" if given.items is not None:
+                plan = self._add_blocks(given.kind, given.items, level)
             case _:
                 plan = self._add_scalar(given, position)
         self._around.pop()
@@ -150,14 +156,19 @@ class _Compiler:
         match given.kind:
             case "int" | "long":
                 self._emit(_VARINT, slot, _INT_BITS if given.kind == "int" else _LONG_BITS)
+            case "fixed" if given.scale is not None and given.size > DECIMAL_BYTES_MAX:
+                message = f"the schema has a decimal of more than {DECIMAL_BYTES_MAX} bytes"
+                raise ValueError(message)
             case "float" | "double" | "fixed":
                 self._emit(_SKIP, slot, {"float": 4, "double": 8}.get(given.kind, given.size))
             case "boolean":
                 self._emit(_BOOLEAN, slot)
             case "enum":
                 self._emit(_INDEX, slot, len(given.symbols))
+            case "string":
+                self._emit(_TEXT, slot)
             case _:
-                self._emit(_TEXT if given.kind == "string" else _COUNTED, slot)
+                self._emit(_COUNTED, slot, 0 if given.scale is None else DECIMAL_BYTES_MAX)
         if not is_wanted:
             return OPAQUE
         self.types.append(given)
@@ -183,17 +194,14 @@ class _Compiler:
             jump[1] = len(self.code)
         return _Choice(number, plans) if matters else OPAQUE
 
-    def _add_blocks(self, given: AvroType, level: int) -> Any:
-        if level == _LEVELS_MAX or given.items is None:
-            message = "the schema is nested too deeply"
-            raise ValueError(message)
+    def _add_blocks(self, kind: str, items: AvroType, level: int) -> Any:
         place = len(self.code)
         block = self._emit(_BLOCK, 0, level)
-        if given.kind == "map":
+        if kind == "map":
             self._emit(_TEXT, _MISSING)
-        self.add(given.items, None, level + 1)
+        self.add(items, None, level + 1)
         self._emit(_NEXT, place + 1, level, place)
-        block[1] = len(self.code)
+        block[1], block[3] = len(self.code), 1 + _values_in(items)
         return OPAQUE
 
     def _emit(self, *instruction: int) -> _Instruction:
@@ -202,6 +210,13 @@ class _Compiler:
             raise ValueError(message)
         self.code.append([*instruction, *[0] * (4 - len(instruction))])
         return self.code[-1]
+
+
+def _values_in(given: AvroType) -> int:
+    """Return how many values are in the records of a value at most, without those in arrays and maps."""
+    if given.kind == "union":
+        return max(map(_values_in, given.branches))
+    return sum(1 + _values_in(one) for _, one in given.fields)
 
 
 def _part(position: Position | None, name: str) -> Position | None:
@@ -334,7 +349,7 @@ def _scalar_end(  # noqa: PLR0911 - one for each instruction
         return _varint_end(data, at, stop, operand)
     begin = _varint_end(data, at, stop, _LONG_BITS)
     size: Any = np.int64(-1) if begin < 0 else _long_at(data, at)
-    if size < 0 or size > stop - begin:
+    if size < 0 or size > stop - begin or (kind == _COUNTED and 0 < operand < size):
         return _MISSING
     end = int(begin + size)
     if kind == _TEXT and not _is_plain(data, begin, end) and (is_wanted or not _is_utf8(data, begin, end)):
@@ -349,7 +364,9 @@ def _run(  # noqa: C901, PLR0912 - an interpreter has a branch for each instruct
     """Execute the program for each datum. Store whether it was understood in ``is_read``; see `Found` for the rest."""
     address, left = data.ctypes.data, np.zeros(_LEVELS_MAX, dtype=np.int64)
     for row in range(len(start)):
-        at, stop, place, items = start[row], end[row], 0, end[row] - start[row]
+        at, stop, place = start[row], end[row], 0
+        # As in `reading`, except that the values outside of arrays and maps are few enough in any case.
+        values = VALUES_PER_BYTE * (stop - at)
         while place < len(code) and at >= 0:
             kind, slot, operand, begin = code[place, 0], code[place, 1], code[place, 2], at
             place += 1
@@ -374,9 +391,10 @@ def _run(  # noqa: C901, PLR0912 - an interpreter has a branch for each instruct
                 if count < 0:
                     count = -count
                     at = _varint_end(address, at, stop, _LONG_BITS)
-                if count < 0 or count > items:
+                each = code[place - 1, 3]
+                if count < 0 or count > values // each:
                     at = _MISSING
-                items -= count
+                values -= count * each
                 left[operand] = count
                 if count == 0:
                     place = slot

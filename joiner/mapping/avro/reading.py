@@ -5,7 +5,7 @@ are decimals (exactly) and finite doubles: as the shortest decimal number that i
 double that equals it. Strings and enums are strings. A timestamp is a number that knows its unit (`Instant`). Bytes,
 fixed, and numbers that are not finite are values that equal only themselves.
 
-Whatever the data contain, decoding them takes time and memory in proportion to their size.
+Whatever the data contain, decoding them takes time and memory in proportion to their size and that of their schema.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from joiner.mapping.documents import DEPTH_MAX
 
 DECIMAL_BYTES_MAX: Final = 166
 """The maximum size of a decimal in bytes. Such a number has 400 digits, as many as a number in JSON can have."""
+
+VALUES_PER_BYTE: Final = 4
+"""How many values data can contain for each of their bytes, besides one for each type of the schema."""
 
 _INT_BITS: Final = 32
 _LONG_BITS: Final = 64
@@ -46,12 +49,12 @@ _INSTANTS: Final = {"ms": Instant, "us": _Microseconds, "ns": _Nanoseconds}
 
 
 class _Cursor:
-    """A position in the data. ``items``: how many items arrays and maps can still contain."""
+    """A position in the data. ``values``: how many values can still follow, in records, arrays and maps."""
 
-    __slots__ = ("at", "data", "depth", "items")
+    __slots__ = ("at", "data", "depth", "values")
 
-    def __init__(self, data: bytes) -> None:
-        self.data, self.at, self.depth, self.items = data, 0, 0, len(data)
+    def __init__(self, data: bytes, values: int) -> None:
+        self.data, self.at, self.depth, self.values = data, 0, 0, values
 
     def take(self, size: int) -> bytes:
         begin, self.at = self.at, self.at + size
@@ -64,13 +67,18 @@ class _Cursor:
         if self.depth > DEPTH_MAX:
             raise Unreadable(f"the value is nested more than {DEPTH_MAX} levels deep")
 
+    def count(self, values: int) -> None:
+        self.values -= values
+        if self.values < 0:
+            raise Unreadable(f"there are more than {VALUES_PER_BYTE} values for each byte of the data")
+
 
 _Read = Callable[[_Cursor], Any]
 
 
 def decode_datum(schema: AvroType, data: bytes) -> Any:
     """Decode a datum. Raises `Unreadable`, with the reason, if the data are not exactly one of this schema."""
-    cursor = _Cursor(data)
+    cursor = _Cursor(data, schema.count + VALUES_PER_BYTE * len(data))
     try:
         found = _reader_of(schema)(cursor)
     except IndexError:
@@ -84,7 +92,10 @@ def decode_datum(schema: AvroType, data: bytes) -> Any:
 
 @lru_cache(maxsize=128)
 def _reader_of(schema: AvroType) -> _Read:
-    return _Readers().make(schema)
+    readers = _Readers()
+    read = readers.make(schema)
+    readers.finish()
+    return read
 
 
 class _Readers:
@@ -92,6 +103,7 @@ class _Readers:
 
     def __init__(self) -> None:
         self._records: dict[AvroType, list[tuple[str, _Read]]] = {}
+        self._unfinished: list[AvroType] = []
 
     def make(self, given: AvroType) -> _Read:  # noqa: PLR0911 - one for each kind
         match given.kind:
@@ -113,17 +125,24 @@ class _Readers:
     def _record(self, given: AvroType) -> _Read:
         fields = self._records.get(given)
         if fields is None:
-            # A record that contains itself finds this list while it is being filled.
+            # It is filled later, because a record can contain itself, or others to any depth.
             fields = self._records[given] = []
-            fields += [(name, self.make(one)) for name, one in given.fields]
+            self._unfinished.append(given)
 
         def read(cursor: _Cursor) -> dict[str, Any]:
             cursor.enter()
+            cursor.count(len(fields))
             found = {name: read_field(cursor) for name, read_field in fields}
             cursor.depth -= 1
             return found
 
         return read
+
+    def finish(self) -> None:
+        """Make the functions that read the fields of all records."""
+        while self._unfinished:
+            record = self._unfinished.pop()
+            self._records[record] += [(name, self.make(one)) for name, one in record.fields]
 
 
 def _varint(cursor: _Cursor) -> int:
@@ -242,9 +261,7 @@ def _blocks(read_item: _Read, *, is_map: bool) -> _Read:
         if count < 0:  # the size of the block in bytes follows
             count = -count
             _long(cursor)
-        cursor.items -= count
-        if cursor.items < 0:
-            raise Unreadable("arrays and maps have more items than the data have bytes")
+        cursor.count(count)
         return count
 
     def read_array(cursor: _Cursor) -> list[Any]:

@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from joiner.mapping.documents import DEPTH_MAX
+from joiner.mapping.documents import DEPTH_MAX, is_deeper
 
 SCHEMA_LENGTH_MAX: Final = 1024 * 1024
 """The maximum length of a schema, with those that it refers to, in characters."""
 
 TYPES_MAX: Final = 10_000
-"""The maximum number of types in a schema."""
+"""The maximum number of types in a schema, counted again in each place where they are used."""
+
+_BRACKETS_MAX: Final = 3 * DEPTH_MAX
+"""How deeply brackets can be nested. A record in a record is nested three brackets deeper."""
 
 SIZE_MAX: Final = 2**31 - 1
 """The maximum size of a fixed in bytes."""
@@ -24,6 +27,9 @@ SCALE_MAX: Final = 400
 """The maximum scale of a decimal. With a larger one, the logical type is ignored."""
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+
+_NOT_COMPARED: Final = frozenset({"doc", "aliases"})
+"""What two definitions of the same type can differ in."""
 
 _SYMBOL: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
@@ -40,7 +46,8 @@ class AvroType:
 
     ``time_unit``: of a timestamp (a key of `broker.times.UNIT_NS`), otherwise empty. ``scale``: of a decimal, otherwise
     None. ``size``: of a fixed. ``symbols``: of an enum. ``fields``: of a record. ``items``: what an array or a map
-    contains. ``branches``: of a union.
+    contains. ``branches``: of a union. ``count``: how many types it consists of, counted in each place where they are
+    used; a type that contains itself counts as one inside of itself.
     """
 
     kind: str
@@ -51,33 +58,54 @@ class AvroType:
     fields: list[tuple[str, AvroType]] = field(default_factory=list)
     items: AvroType | None = None
     branches: list[AvroType] = field(default_factory=list)
+    count: int = 1
 
 
-@lru_cache(maxsize=128)
 def parse_schema(text: str, references: tuple[str, ...] = ()) -> AvroType:
     """Parse a schema. ``references``: the schemas whose types it uses, each after those whose types it uses itself.
 
     Raises ValueError if it is invalid or too large.
     """
+    found = _parsed(text, references)
+    if isinstance(found, str):
+        raise ValueError(found)  # noqa: TRY004 - the schema has the wrong value, not a wrong type
+    return found
+
+
+@lru_cache(maxsize=128)
+def _parsed(text: str, references: tuple[str, ...]) -> AvroType | str:
+    """Return the type that a schema describes, or why there is none: each message would find that out again."""
+    try:
+        return _parse(text, references)
+    except ValueError as error:
+        return str(error)
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        return f"the schema is not one of Avro: {type(error).__name__}: {error}"
+
+
+def _parse(text: str, references: tuple[str, ...]) -> AvroType:
     if len(text) + sum(map(len, references)) > SCHEMA_LENGTH_MAX:
         message = f"the schema has more than {SCHEMA_LENGTH_MAX} characters"
         raise ValueError(message)
     parser = _Parser()
-    try:
-        for reference in references:
-            parser.parse(json.loads(reference), "", 0)
-        return parser.parse(json.loads(text), "", 0)
-    except RecursionError:
+    for reference in references:
+        parser.parse(_loaded(reference), "", 0)
+    return parser.parse(_loaded(text), "", 0)
+
+
+def _loaded(text: str) -> Any:
+    # Checked before decoding: the parser's own limit depends on the caller's stack.
+    if is_deeper(text.encode("utf-8", "surrogatepass"), _BRACKETS_MAX):
         message = f"the schema is nested more than {DEPTH_MAX} levels deep"
-        raise ValueError(message) from None
-    except (KeyError, TypeError, AttributeError) as error:
-        message = f"the schema is not one of Avro: {type(error).__name__}: {error}"
-        raise ValueError(message) from error
+        raise ValueError(message)
+    return json.loads(text)
 
 
 class _Parser:
     def __init__(self) -> None:
         self._named: dict[str, AvroType] = {}
+        # By the same names: what the types were made from.
+        self._definitions: dict[str, Any] = {}
         self._count = 0
 
     def parse(self, given: Any, namespace: str, depth: int) -> AvroType:
@@ -100,7 +128,8 @@ class _Parser:
             return self._named_type(kind, given, namespace, depth)
         if kind in {"array", "map"}:
             inner = given["items" if kind == "array" else "values"]
-            return AvroType(kind, items=self.parse(inner, namespace, depth + 1))
+            items = self.parse(inner, namespace, depth + 1)
+            return AvroType(kind, items=items, count=_counted([items]))
         found = self.parse(kind, namespace, depth + 1)
         return _with_logical_type(found, given) if kind in PRIMITIVES else found
 
@@ -116,12 +145,18 @@ class _Parser:
         if not branches or any(branch.kind == "union" for branch in branches):
             message = "the schema has a union that is empty or contains a union"
             raise ValueError(message)
-        return AvroType("union", branches=branches)
+        return AvroType("union", branches=branches, count=_counted(branches))
 
     def _named_type(self, kind: str, given: dict[str, Any], namespace: str, depth: int) -> AvroType:
         name, own = str(given["name"]), given.get("namespace")
         full = _full_name(name, namespace if own is None else str(own))
+        if full in self._named:
+            if not _is_same(self._definitions[full], given):
+                message = f"the schema defines the type {full[:100]!r} twice, and differently"
+                raise ValueError(message)
+            return self._named[full]
         found = self._named[full] = AvroType("record" if kind == "error" else kind)
+        self._definitions[full] = given
         if kind == "enum":
             found.symbols = tuple(given["symbols"])
             if not all(_SYMBOL.fullmatch(symbol) for symbol in found.symbols):
@@ -139,7 +174,31 @@ class _Parser:
             if len(dict(found.fields)) < len(found.fields):
                 message = f"the schema has a record {name[:100]!r} with two fields of the same name"
                 raise ValueError(message)
+            found.count = _counted([one for _, one in found.fields])
         return found
+
+
+def _counted(parts: Sequence[AvroType]) -> int:
+    """Return how many types one consists of that has these parts."""
+    count = 1 + sum(one.count for one in parts)
+    if count > TYPES_MAX:
+        message = f"the schema has more than {TYPES_MAX} types"
+        raise ValueError(message)
+    return count
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two definitions describe the same type."""
+    pairs = [(one, other)]
+    while pairs:
+        left, right = pairs.pop()
+        if isinstance(left, dict) and isinstance(right, dict):
+            pairs += [(left.get(name), right.get(name)) for name in (left.keys() | right.keys()) - _NOT_COMPARED]
+        elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+            pairs += zip(left, right, strict=True)
+        elif left != right:
+            return False
+    return True
 
 
 def _full_name(name: str, namespace: str) -> str:

@@ -49,7 +49,10 @@ _REFUSALS: Final = {KafkaError.MSG_SIZE_TOO_LARGE: _SIZE, KafkaError.INVALID_TIM
 
 
 class CopyWriter:
-    """Copies messages with one transactional producer. All methods but `close` raise KafkaException."""
+    """Copies messages with one transactional producer. All methods but `close` raise KafkaException.
+
+    `commit` also raises `SchemaUnavailable` if the schema that a message names cannot be fetched.
+    """
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self._targets, self._clock = settings.repartitioned, clock

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
+from control.actions import dead_letter_contents
 from control.actions.dead_letter_contents import DeadLetterContents
 from control.facts.dead_letters import LETTERS_MAX, DeadLetterIndex, describe
 from control.page import dead_letter_content as content
+from joiner.runtime.kafka.batches.registry import SchemaUnavailable
+from tests.manual_clock import ManualClock
 from tests.unit.control.letters_made import NOW_MS, letter_text
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
@@ -96,3 +101,27 @@ def test_characters_without_a_shape_are_shown_as_escapes(text: str, shown: str) 
 
 def test_lines_of_contents_stay_lines() -> None:
     assert content.visible("{\n\t1\r\n}", "\n\t") == "{\n\t1\\r\n}"
+
+
+class Stored:
+    """A message in the dead-letter topic, and the consumer that reads it."""
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, NOW_MS
+
+    def value(self) -> bytes:
+        return letter_text(b"{}", "wrong")
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
+def test_a_letter_is_shown_even_if_its_schema_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def candidate_of(*_: Any) -> str:
+        raise SchemaUnavailable("the registry is away")
+
+    monkeypatch.setattr(dead_letter_contents, "make_reader", lambda *_: Stored())
+    monkeypatch.setattr(dead_letter_contents, "read_message", lambda *_: Stored())
+    monkeypatch.setattr(dead_letter_contents, "candidate_of", candidate_of)
+    found = dead_letter_contents.read_contents(SETTINGS, ManualClock(), 0, 0)
+    assert (found.unchanged, found.value, found.letter.reason) == ("the registry is away", "{}", "wrong")

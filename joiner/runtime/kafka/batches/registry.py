@@ -6,19 +6,19 @@ stops the unit until it is: nothing is guessed. All units of a process share wha
 
 from __future__ import annotations
 
-import atexit
 import logging
 import threading
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from broker.commandline import describe_missing
 from broker.settings import SettingsError
 from joiner.mapping.framing import RegisteredSchema, Schemas, SchemaTable
 from joiner.mapping.settings import RegistrySettings
 from joiner.runtime.clock import Clock, SystemClock
+from joiner.runtime.kafka.batches.registry_client import NoAnswerError, RegistryClient, UnreachableError
 from joiner.runtime.model import UnitStopped
 
 if TYPE_CHECKING:
@@ -33,30 +33,17 @@ CHARACTERS_MAX: Final = 32 * 1024 * 1024
 UNKNOWN_MAX: Final = 10_000
 """How many ids are kept that the registry does not know."""
 
-REFERENCES_MAX: Final = 100
-"""How many schemas a schema can refer to, including those that they refer to."""
-
 EXTRA: Final = "registry"
 """The extra of the package that the client needs."""
 
 _PAUSE_S: Final = 1.0
-"""How long a registry that has not answered is not asked again, so that the other units need not wait for it, too."""
-
-_FETCHES_MAX: Final = 100
-"""How many schemas are fetched with the same client, which keeps all of them."""
-
-_NOT_FOUND: Final = 404
-_SCHEMA_NOT_FOUND: Final = 40_403
+"""How long a registry that was not reached is not asked again, so that the other units need not wait for it, too."""
 
 _log = logging.getLogger(__name__)
 
 
 class SchemaUnavailable(UnitStopped):
     """A schema is needed that cannot be fetched at present. The unit is claimed again until that succeeds."""
-
-
-class NoAnswerError(Exception):
-    """The registry has not answered, or not with a schema. The message says why."""
 
 
 Fetch = Callable[[int], RegisteredSchema | None]
@@ -94,12 +81,14 @@ class SchemaStore:
 
     def _ask(self, schema_id: int) -> RegisteredSchema | None:
         if self._clock.monotonic_s() < self._not_before_s:
-            raise self._unavailable(schema_id)
+            raise self._unavailable(schema_id, self._why)
         try:
             found = self._fetch(schema_id)
-        except NoAnswerError as error:
+        except UnreachableError as error:
             self._not_before_s, self._why = self._clock.monotonic_s() + _PAUSE_S, str(error)
-            raise self._unavailable(schema_id) from error
+            raise self._unavailable(schema_id, self._why) from error
+        except NoAnswerError as error:  # says nothing about other ids
+            raise self._unavailable(schema_id, str(error)) from error
         if found is None:
             if self._settings.unknown_schema == "reject":
                 self._unknown[schema_id] = None
@@ -113,91 +102,15 @@ class SchemaStore:
             self._characters -= _size(self._known.pop(next(iter(self._known))))
         return found
 
-    def _unavailable(self, schema_id: int) -> SchemaUnavailable:
+    def _unavailable(self, schema_id: int, why: str) -> SchemaUnavailable:
         return SchemaUnavailable(
             f"the schema {schema_id}, which a message names, cannot be fetched from the schema registry "
-            f"{self._settings.url}: {self._why}; the unit continues by itself once it can"
+            f"{self._settings.url}: {why}; the unit continues by itself once it can"
         )
 
 
 def _size(schema: RegisteredSchema) -> int:
     return len(schema.text) + sum(map(len, schema.references))
-
-
-class RegistryClient:
-    """Fetches schemas with the client of confluent-kafka. Its methods are called by one thread at a time."""
-
-    def __init__(self, settings: RegistrySettings) -> None:
-        self._settings = settings
-        self._client: Any = None
-        self._fetches = 0
-        atexit.register(self._close)
-
-    def fetch(self, schema_id: int) -> RegisteredSchema | None:
-        """See `Fetch`."""
-        try:
-            from confluent_kafka.schema_registry import SchemaRegistryError  # noqa: PLC0415 - needs an extra
-        except ModuleNotFoundError as error:
-            raise NoAnswerError(describe_missing("authlib", EXTRA)) from error
-        if self._fetches == _FETCHES_MAX:
-            self._close()
-        try:
-            client = self._connected()
-            self._fetches += 1
-            found = client.get_schema(schema_id)
-            references: dict[tuple[str, int], str] = {}
-            self._add_references(client, found, references, set())
-        except SchemaRegistryError as error:
-            if error.http_status_code == _NOT_FOUND and error.error_code == _SCHEMA_NOT_FOUND:
-                return None
-            message = f"it answers with status {error.http_status_code}: {error.error_message}"
-            raise NoAnswerError(message[:300]) from error
-        except NoAnswerError:
-            raise
-        except Exception as error:
-            # The HTTP client's own errors, and those of answers that are not JSON of the expected form. The next
-            # attempt also reads the password again.
-            self._close()
-            message = f"{type(error).__name__}: {error}"
-            raise NoAnswerError(message[:300]) from error
-        return RegisteredSchema(found.schema_type or "AVRO", found.schema_str or "", tuple(references.values()))
-
-    def _add_references(
-        self, client: Any, schema: Any, found: dict[tuple[str, int], str], around: set[tuple[str, int]]
-    ) -> None:
-        """Add the schemas that a schema refers to, each after those that it refers to itself."""
-        for reference in schema.references or ():
-            key = reference.subject, reference.version
-            if key in found:
-                continue
-            if key in around or len(found) + len(around) >= REFERENCES_MAX:
-                message = f"the schema refers to more than {REFERENCES_MAX} others, or to itself"
-                raise NoAnswerError(message)
-            # A schema that others refer to may have been deleted, which only hides it.
-            other = client.get_version(*key, deleted=True).schema
-            self._add_references(client, other, found, around | {key})
-            found[key] = other.schema_str or ""
-
-    def _connected(self) -> Any:
-        if self._client is None:
-            from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415 - needs an extra
-
-            # It logs every request.
-            for name in ("httpx", "httpx2"):
-                logging.getLogger(name).setLevel(logging.WARNING)
-            given = self._settings
-            config: dict[str, Any] = {"url": given.url, "timeout": given.timeout / 1e9, "max.retries": 0}
-            if given.user is not None:
-                config["basic.auth.user.info"] = f"{given.user}:{given.secret() or ''}"
-            if given.ca_file is not None:
-                config["ssl.ca.location"] = str(given.ca_file)
-            self._client, self._fetches = SchemaRegistryClient(config), 0
-        return self._client
-
-    def _close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
 
 
 def check_installed(settings: JoinerSettings) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from broker.wire.columns import StringColumn
 from broker.wire.records import Unreadable
+from joiner.mapping.avro import schema as schema_module
 from joiner.mapping.avro.program import Program
 from joiner.mapping.avro.reading import DECIMAL_BYTES_MAX, decode_datum
 from joiner.mapping.avro.schema import SCHEMA_LENGTH_MAX, parse_schema
@@ -202,12 +204,137 @@ def test_a_record_that_contains_itself_has_no_program(schema: Any) -> None:
 
 
 def test_a_record_that_is_in_many_places_does_not_make_the_program_endless() -> None:
-    schema: Any = {"type": "record", "name": "R0", "fields": [{"name": "v", "type": "int"}]}
-    for level in range(1, 30):
+    schema: Any = {"type": "record", "name": "R0", "fields": [{"name": f"v{n}", "type": "int"} for n in range(13)]}
+    for level in range(1, 10):
         fields = [{"name": "one", "type": schema}, {"name": "two", "type": f"R{level - 1}"}]
         schema = {"type": "record", "name": f"R{level}", "fields": fields}
     with pytest.raises(ValueError, match="more than 5000 instructions"):
         Program(parse_schema(json.dumps(schema)), [])
+
+
+def nested(levels: int, inner: Any, prefix: str) -> Any:
+    for level in range(levels):
+        inner = {"type": "record", "name": f"{prefix}{level}", "fields": [{"name": "x", "type": inner}]}
+    return inner
+
+
+def run_alike(schema: Any, data: bytes) -> bool:
+    """Return whether a program understands data. Check that only valid data are understood."""
+    parsed = parse_schema(json.dumps(schema))
+    is_read = bool(Program(parsed, []).run(StringColumn.of([data])).is_read[0])
+    if is_read:
+        decode_datum(parsed, data)
+    return is_read
+
+
+def test_a_schema_that_is_nested_too_deeply_has_no_program() -> None:
+    # Each definition is within the limit, but they contain each other.
+    fields = [nested(60, "long", "A"), nested(DEPTH_MAX - 61, "A59", "B"), nested(1, f"B{DEPTH_MAX - 62}", "C")]
+    for count, is_deep in ((2, False), (3, True)):
+        schema = {"type": "record", "name": "R", "fields": [{"name": f"f{n}", "type": fields[n]} for n in range(count)]}
+        data = varint(5) * count
+        if is_deep:
+            with pytest.raises(ValueError, match="nested too deeply"):
+                run_alike(schema, data)
+            with pytest.raises(Unreadable, match="nested more than 100 levels deep"):
+                decoded(schema, data)
+        else:
+            assert run_alike(schema, data)
+
+
+def test_a_chain_of_any_length_has_no_program_and_is_not_decoded() -> None:
+    chain = [nested(1, "long" if not n else f"T{n - 1}_0", f"T{n}_") for n in range(3_000)]
+    last = {"type": "record", "name": "R", "fields": [{"name": "x", "type": "T2999_0"}]}
+    # Of several thousand levels, so their types are more than a schema can have.
+    with pytest.raises(ValueError, match="more than 10000 types"):
+        parse_schema(json.dumps([*chain, last]))
+    few = parse_schema(json.dumps(last).replace("2999", "120"), tuple(json.dumps(one) for one in chain[:121]))
+    with pytest.raises(ValueError, match="nested too deeply"):
+        Program(few, [])
+    with pytest.raises(Unreadable, match="nested more than 100 levels deep"):
+        decode_datum(few, varint(5))
+
+
+@pytest.mark.parametrize("size", [DECIMAL_BYTES_MAX, DECIMAL_BYTES_MAX + 1])
+def test_the_limit_of_decimals_applies_to_those_that_nobody_needs(size: int) -> None:
+    is_valid = size == DECIMAL_BYTES_MAX
+    schema = logical("bytes", "decimal", precision=400, scale=0)
+    assert run_alike(schema, varint(size) + b"\x7f" * size) is is_valid
+    assert run_alike("bytes", varint(size) + b"\x7f" * size)
+    fixed = schema | {"type": "fixed", "name": "F", "size": size}
+    if is_valid:
+        assert run_alike(fixed, b"\x7f" * size)
+    else:
+        with pytest.raises(ValueError, match="a decimal of more than 166 bytes"):
+            run_alike(fixed, b"\x7f" * size)
+
+
+def doubled(levels: int) -> Any:
+    found: Any = {"type": "record", "name": "D0", "fields": [{"name": "z", "type": "null"}]}
+    for level in range(1, levels):
+        pair = [{"name": "a", "type": found}, {"name": "b", "type": f"D{level - 1}"}]
+        found = {"type": "record", "name": f"D{level}", "fields": pair}
+    return found
+
+
+def test_a_schema_is_as_large_as_what_it_describes() -> None:
+    assert parse_schema(json.dumps(doubled(12))).count == 3 * 2**11 - 1
+    with pytest.raises(ValueError, match="more than 10000 types"):
+        parse_schema(json.dumps(doubled(16)))
+
+
+def test_the_number_of_values_is_in_proportion_to_the_data() -> None:
+    wide = {"type": "record", "name": "R", "fields": [{"name": f"f{n}", "type": "null"} for n in range(99)]}
+    schema = {"type": "array", "items": wide}
+    for count, is_valid in ((1, True), (1000, False)):
+        data = varint(count) + varint(0)
+        if is_valid:
+            assert len(decoded(schema, data)) == count
+        else:
+            with pytest.raises(Unreadable, match="more than 4 values for each byte"):
+                decoded(schema, data)
+            assert not run_alike(schema, data)
+    pairs = {"type": "array", "items": {"type": "record", "name": "P", "fields": [{"name": "a", "type": "boolean"}]}}
+    assert run_alike(pairs, varint(500) + b"\1" * 500 + varint(0))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"type":"fixed","name":"F","size":1e999}', "[" * 100_000, '{"type":' * 90 + '"int"', '"\\ud800"', "3", "{}"],
+)
+def test_a_schema_is_refused_with_one_kind_of_error(text: str) -> None:
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"schema|line 1"):
+            parse_schema(text)
+
+
+def test_a_schema_that_was_refused_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        with pytest.raises(ValueError, match="does not define the type 'never_seen'"):
+            parse_schema('"never_seen"')
+        monkeypatch.setattr(schema_module, "_parse", None)
+
+
+def test_the_caller_may_be_deep_in_calls() -> None:
+    text = json.dumps(nested(95, "long", "Deep"))
+
+    def parse_at(depth: int) -> str:
+        return parse_at(depth - 1) if depth else parse_schema(text).kind
+
+    assert parse_at(200) == "record"
+
+
+def test_a_type_may_be_defined_twice_only_alike() -> None:
+    one = {"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]}
+    other = {"type": "record", "name": "A", "fields": [{"name": "x", "type": "long"}]}
+    both = {"type": "record", "name": "R", "fields": [{"name": "a", "type": one}, {"name": "b", "type": one}]}
+    documented = one | {"doc": "what it is"}
+    assert decode_datum(parse_schema(json.dumps(both), (json.dumps(documented),)), bytes([2, 4])) == {
+        "a": {"x": 1},
+        "b": {"x": 2},
+    }
+    with pytest.raises(ValueError, match="defines the type 'A' twice, and differently"):
+        parse_schema(json.dumps(both), (json.dumps(other),))
 
 
 def test_json_with_the_id_of_a_schema_is_json() -> None:

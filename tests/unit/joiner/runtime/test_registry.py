@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,15 +15,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from broker.settings import SettingsError
+from joiner.mapping.avro.schema import SCHEMA_LENGTH_MAX, parse_schema
 from joiner.mapping.framing import RegisteredSchema, SchemaTable
 from joiner.mapping.settings import RegistrySettings
 from joiner.runtime.kafka.batches import registry
-from joiner.runtime.kafka.batches.registry import (
+from joiner.runtime.kafka.batches.registry import SchemaStore, SchemaUnavailable, schemas_of
+from joiner.runtime.kafka.batches.registry_client import (
+    ANSWER_BYTES_MAX,
     NoAnswerError,
     RegistryClient,
-    SchemaStore,
-    SchemaUnavailable,
-    schemas_of,
+    UnreachableError,
 )
 from joiner.runtime.ownership.retry_policy import cause_of
 from tests.manual_clock import ManualClock
@@ -42,7 +45,7 @@ class Fake:
     def fetch(self, schema_id: int) -> RegisteredSchema | None:
         self.asked.append(schema_id)
         if not self.is_up:
-            raise NoAnswerError("it is down")
+            raise UnreachableError("it is down")
         return None if schema_id % 2 else RegisteredSchema("AVRO", f'"{schema_id}"')
 
 
@@ -77,6 +80,18 @@ def test_a_registry_that_does_not_answer_stops_the_unit_for_a_while() -> None:
     fake.is_up = True
     clock.sleep(1.1)
     assert store.get(2) is not None
+
+
+def test_the_trouble_with_one_schema_does_not_concern_others() -> None:
+    def fetch(schema_id: int) -> RegisteredSchema:
+        if schema_id == 7:
+            raise NoAnswerError("a schema that it refers to is gone")
+        return RegisteredSchema("AVRO", '"int"')
+
+    store = SchemaStore(STOP, fetch, ManualClock())
+    with pytest.raises(SchemaUnavailable, match=r"the schema 7, .*: a schema that it refers to is gone"):
+        store.get(7)
+    assert store.get(8) is not None
 
 
 def test_an_unknown_schema_stops_the_unit_until_it_is_registered() -> None:
@@ -190,7 +205,85 @@ def test_a_schema_comes_with_those_that_it_refers_to() -> None:
 
 def test_the_type_of_a_schema_is_known() -> None:
     with served({"/schemas/ids/7": Answer(200, {"schema": "{}", "schemaType": "JSON"})}) as (url, _):
-        assert RegistryClient(RegistrySettings(url=url)).fetch(7) == RegisteredSchema("JSON", "{}")
+        # Its text is not kept, because nothing uses it.
+        assert RegistryClient(RegistrySettings(url=url)).fetch(7) == RegisteredSchema("JSON", "")
+
+
+def test_of_two_references_with_a_name_the_first_counts() -> None:
+    def reference(name: str, version: int) -> dict[str, Any]:
+        return {"name": name, "subject": f"of/{name}", "version": version}
+
+    versions = {
+        "/subjects/of%2FA/versions/1": Answer(200, {"schema": "A1"}),
+        "/subjects/of%2FA/versions/2": Answer(200, {"schema": "A2", "references": [reference("A", 2)]}),
+        "/subjects/of%2FB/versions/1": Answer(200, {"schema": "B", "references": [reference("A", 1)]}),
+    }
+    for references, wanted in (
+        ([reference("A", 2), reference("B", 1)], ("A2", "B")),
+        ([reference("B", 1), reference("A", 2)], ("A1", "B")),
+    ):
+        whole = Answer(200, {"schema": "W", "references": references})
+        with served({"/schemas/ids/7": whole, **versions}) as (url, _):
+            assert RegistryClient(RegistrySettings(url=url)).fetch(7) == RegisteredSchema("AVRO", "W", wanted)
+
+
+def test_a_schema_refers_to_a_limited_number_of_others() -> None:
+    answers = {
+        f"/subjects/s{n}/versions/1": Answer(
+            200, {"schema": "S", "references": [{"name": f"s{n + 1}", "subject": f"s{n + 1}", "version": 1}]}
+        )
+        for n in range(200)
+    }
+    answers["/schemas/ids/7"] = answers["/subjects/s0/versions/1"]
+    with served(answers) as (url, _), pytest.raises(NoAnswerError, match="more than 100 others"):
+        RegistryClient(RegistrySettings(url=url)).fetch(7)
+
+
+def test_what_is_too_long_to_be_used_is_not_kept() -> None:
+    reference = {"name": "s", "subject": "s", "version": 1}
+    answers = {
+        "/schemas/ids/7": Answer(200, {"schema": "W" * 600_000, "references": [reference]}),
+        "/subjects/s/versions/1": Answer(200, {"schema": "S" * 600_000}),
+    }
+    with served(answers) as (url, _):
+        found = RegistryClient(RegistrySettings(url=url)).fetch(7)
+    assert found is not None
+    with pytest.raises(ValueError, match="more than 1048576 characters"):
+        parse_schema(found.text, found.references)
+    assert len(found.text) + sum(map(len, found.references)) == SCHEMA_LENGTH_MAX + 1
+
+
+@pytest.mark.parametrize(
+    "begin", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n"]
+)
+def test_an_answer_that_trickles_ends_at_the_deadline(begin: bytes) -> None:
+    is_over = threading.Event()
+
+    def trickle(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.sendall(begin)
+            while not is_over.wait(0.02):
+                connection.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=trickle, args=(server,))
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.getsockname()[1]}"
+            client = RegistryClient(RegistrySettings.model_validate({"url": url, "timeout": "300ms"}))
+            begun_s = time.monotonic()
+            with pytest.raises(UnreachableError, match=r"does not answer within 0\.3 s"):
+                client.fetch(7)
+            assert time.monotonic() - begun_s < 5
+        finally:
+            is_over.set()
+            thread.join()
+
+
+def test_a_password_needs_a_user() -> None:
+    with pytest.raises(ValueError, match="a password is set without a user"):
+        RegistrySettings.model_validate({"url": "http://registry", "password": "x"})
 
 
 def test_an_id_that_the_registry_does_not_know_is_told_from_a_wrong_address() -> None:
@@ -206,7 +299,19 @@ def test_an_id_that_the_registry_does_not_know_is_told_from_a_wrong_address() ->
     [
         (Answer(401, {"error_code": 401, "message": "Unauthorized"}), "status 401"),
         (Answer(500, b"broken"), "500"),
-        (Answer(200, b"<html>"), "JSONDecodeError"),
+        (Answer(302, b""), "302"),
+        (Answer(200, b"<html>"), "not a JSON object"),
+        (Answer(200, b"[" * 100_000), "not a JSON object"),
+        (Answer(200, ["schema"]), "not a JSON object"),
+        (Answer(200, {}), "no schema"),
+        (Answer(200, {"schema": None}), "no schema"),
+        (Answer(200, {"schema": {"type": "int"}}), "no schema"),
+        (Answer(200, {"schema": ""}), "no schema"),
+        (Answer(200, {"schema": "W", "schemaType": 3}), "schemaType"),
+        (Answer(200, {"schema": "W", "references": {"name": "A"}}), "references that are not a list"),
+        (Answer(200, {"schema": "W", "references": [{"name": "A", "subject": "s"}]}), "without a name"),
+        (Answer(200, {"schema": "W", "references": [{"name": "A", "subject": "s", "version": 1}]}), "does not know"),
+        (Answer(200, {"schema": "W" * ANSWER_BYTES_MAX}), "more than 2097152 bytes"),
     ],
 )
 def test_any_other_answer_is_none(answer: Answer, reason: str) -> None:
@@ -217,7 +322,7 @@ def test_any_other_answer_is_none(answer: Answer, reason: str) -> None:
 def test_a_registry_that_is_down_does_not_answer() -> None:
     with served({}) as (url, _):
         pass
-    with pytest.raises(NoAnswerError, match="refused"):
+    with pytest.raises(UnreachableError, match="refused"):
         RegistryClient(RegistrySettings(url=url)).fetch(7)
 
 
