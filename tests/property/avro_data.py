@@ -19,8 +19,35 @@ LOGICAL: Final = tuple(
 )
 DECIMALS: Final = (
     {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3},
+    {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 0, "sizes": [165, 166]},
     {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3},  # invalid, so it has no logical type
 )
+"""``sizes`` means nothing in Avro: it says how long the data are."""
+
+TOO_LONG: Final = (
+    {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 0, "sizes": [0, 166, 167]},
+    {"type": "fixed", "name": "Long", "size": 167, "logicalType": "decimal", "precision": 9, "scale": 0},
+)
+"""Decimals whose data can be invalid."""
+
+
+def chain(levels: int, inner: Any, prefix: str) -> Any:
+    """Return a schema of records in each other."""
+    for level in range(levels):
+        inner = {"type": "record", "name": f"{prefix}{level}", "fields": [{"name": "x", "type": inner}]}
+    return inner
+
+
+_INNER: Final = chain(60, "long", "D")
+_NAMED: Final = {"D59": _INNER}
+
+
+@st.composite
+def deep_schemas(draw: Draw) -> Any:
+    """Draw a schema of about 100 levels. No definition in it is as deep."""
+    fields = [{"name": "a", "type": _INNER}, {"name": "b", "type": chain(draw(st.integers(36, 41)), "D59", "E")}]
+    return {"type": "record", "name": "Deep", "fields": fields}
+
 
 Draw = Callable[..., Any]
 
@@ -98,6 +125,7 @@ def datum(draw: Draw, schema: Any) -> tuple[bytes, Any]:
         index = draw(st.integers(0, len(schema) - 1))
         data, document = datum(draw, schema[index])
         return number(draw, index) + data, document
+    schema = _NAMED.get(schema, schema) if isinstance(schema, str) else schema
     kind = schema if isinstance(schema, str) else schema["type"]
     match kind:
         case "record":
@@ -109,7 +137,8 @@ def datum(draw: Draw, schema: Any) -> tuple[bytes, Any]:
             index = draw(st.integers(0, len(schema["symbols"]) - 1))
             return number(draw, index), schema["symbols"][index]
         case "bytes" | "fixed":
-            size = schema["size"] if kind == "fixed" else draw(st.integers(0, 4))
+            sizes = schema.get("sizes", range(5)) if isinstance(schema, dict) else range(5)
+            size = schema["size"] if kind == "fixed" else draw(st.sampled_from(sizes))
             raw = draw(st.binary(min_size=size, max_size=size))
             return (raw if kind == "fixed" else number(draw, size) + raw), _decimal(schema, raw)
     return _scalar(draw, kind)
@@ -119,7 +148,8 @@ def _decimal(schema: Any, raw: bytes) -> Any:
     is_decimal = isinstance(schema, dict) and schema.get("logicalType") == "decimal"
     if not is_decimal or schema["scale"] > schema["precision"]:
         return raw
-    return Decimal(int.from_bytes(raw, "big", signed=True)) / 10 ** schema["scale"]
+    sign, digits, _ = Decimal(int.from_bytes(raw, "big", signed=True)).as_tuple()
+    return Decimal((sign, digits, -schema["scale"]))
 
 
 def _blocks(draw: Draw, schema: Any) -> tuple[bytes, Any]:

@@ -22,7 +22,7 @@ from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header
 from joiner.mapping.reading import MappedTopic
 from joiner.runtime.task.decoding.factory import make_decoder
 from joiner.runtime.task.decoding.keys import Keys
-from tests.property.avro_data import NAMES, Draw, datum, schemas, varint
+from tests.property.avro_data import NAMES, TOO_LONG, Draw, datum, deep_schemas, schemas, varint
 from tests.unit.joiner.runtime.joiner_inputs import Message, batch, make_settings
 
 
@@ -101,7 +101,7 @@ def damaged(draw: Draw, message: bytes) -> Any:
         case 3:
             return message + b"\0"
         case 4:
-            others = [None, b"", b"\0", b"\0\0\0\0", b"{}", add_header(9, b"\0"), add_header(8, b"")]
+            others = [None, b"", b"\0", b"\0\0\0\0", b"{}", add_header(99, b"\0"), add_header(98, b"")]
             return draw(st.sampled_from(others))
     return message
 
@@ -119,9 +119,14 @@ def topics(draw: st.DrawFn) -> tuple[dict[int, Any], list[dict[str, Any]]]:
             {"name": name, "type": draw(st.sampled_from(kinds))}
             for name, kinds in (("a", key), ("b", time), ("c", value))
         ]
-        fields.insert(draw(st.integers(0, 3)), {"name": "é", "type": draw(schemas(depth=2))})
+        others = [schemas(depth=2)] * 6 + [st.sampled_from(TOO_LONG), deep_schemas()]
+        fields.insert(draw(st.integers(0, 3)), {"name": "é", "type": draw(draw(st.sampled_from(others)))})
         whole: Any = {"type": "record", "name": "R", "fields": fields}
         found[number] = whole if draw(st.integers(0, 9)) else draw(schemas())
+    if not draw(st.integers(0, 9)):  # more than are read in bulk
+        for number in range(len(found) + 1, 12):
+            like = found[draw(st.sampled_from([*found]))]
+            found[number] = like | {"doc": str(number)} if isinstance(like, dict) else like
     usual = {"key": "$.a", "time": "$.b", "value": "$.c"}
     stream = {name: path_of(draw(SEGMENTS)) if not draw(st.integers(0, 15)) else path for name, path in usual.items()}
     stream["key"] = "'a'" if draw(st.booleans()) else stream["key"]
@@ -141,42 +146,46 @@ def test_messages_are_read_in_bulk_as_one_by_one(
     table = SchemaTable(
         {
             **{number: RegisteredSchema("AVRO", json.dumps(schema)) for number, schema in drawn.items()},
-            8: RegisteredSchema("JSON", "{}"),
+            98: RegisteredSchema("JSON", "{}"),
         }
     )
     far = {"max_future_skew": "106000d"}
     joined = make_settings(stream=streams, registry={"url": "http://registry"}, application=far)
     values = []
-    for _ in range(data.draw(st.integers(1, 4))):
-        number = data.draw(st.sampled_from([*drawn]))
+    more = data.draw(st.lists(st.sampled_from([*drawn]), max_size=3))
+    for number in [*drawn, *more]:
         message = add_header(number, datum(data.draw, drawn[number])[0])
         # Conditions are evaluated in bulk only if many messages have the same values.
         values += [damaged(data.draw, message) for _ in range(data.draw(st.integers(1, 9)))]
     messages = [Message(number, 1_000, value) for number, value in enumerate(values)]
-    intake = make_decoder(joined, "t", 0, Keys(0, 1), table).decode(batch(messages))
+    keys = Keys(0, 1)
+    intake = make_decoder(joined, "t", 0, keys, table).decode(batch(messages))
     one_by_one = MappedTopic(joined.mapped_streams("t"), "ms", table)
-    wanted, refused = [], []
+    wanted, refused, not_selected = [], [], 0
     for number, value in enumerate(values):
         try:
+            records = one_by_one.read(value, number, 1_000)
+            not_selected += not records
             wanted += [
                 (one.record.quantity, number, one.ts_ns, one.record.thing, repr(one.record.result), one.record.id)
-                for one in one_by_one.read(value, number, 1_000)
+                for one in records
             ]
         except Unreadable as reason:
             refused.append((number, str(reason)))
     assert [(letter.offset, letter.reason) for letter in intake.rejected] == refused
+    assert intake.not_selected == not_selected
     found = []
     for (_, place), side in intake.sides.items():
         rows, name = side.rows(), ("speed", "torque")[place]
         shown = [json.loads(text) for text in rows.shown.each()]
         assert [repr(float(one["result"])) for one in shown] == [repr(value) for value in rows.result.tolist()]
         found += [
-            (name, seq, ts_ns, repr(result), one["id"])
-            for seq, ts_ns, result, one in zip(
-                rows.seq.tolist(), rows.ts_ns.tolist(), rows.result.tolist(), shown, strict=True
+            (name, seq, ts_ns, keys.things[key], repr(result), one["id"])
+            for seq, ts_ns, key, result, one in zip(
+                rows.seq.tolist(), rows.ts_ns.tolist(), rows.key.tolist(), rows.result.tolist(), shown, strict=True
             )
         ]
-    assert sorted(found) == sorted((one[0], one[1], one[2], one[4], one[5]) for one in wanted)
+    assert sorted(found) == sorted(wanted)
 
 
 def test_an_array_has_few_items_for_each_byte_of_its_data() -> None:
