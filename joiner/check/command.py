@@ -30,7 +30,6 @@ with imports_of("lsb-tester"):
     from joiner.check.verify.outputs import FurtherCheck, WrongApplicationError, verify
     from joiner.check.verify.points import PointsCheck, read_points
     from joiner.functions import load_all
-    from joiner.runtime.kafka.batches.registry import check_installed
     from joiner.runtime.model import UnitStopped
     from joiner.runtime.settings import JoinerSettings
 
@@ -189,7 +188,6 @@ def _run_cases(seed: int, random_count: int) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     settings = load_settings(VerifySettings, options.config)
-    check_installed(settings)
     load_all(*settings.functions)
     _check_files(options)
     if options.influx:

@@ -30,7 +30,6 @@ with imports_of("joiner"):
     from joiner.functions import load_all
     from joiner.runtime.clock import Clock, SystemClock
     from joiner.runtime.control import STANDBYS_MAX
-    from joiner.runtime.kafka.batches.registry import check_installed
     from joiner.runtime.kafka.clients import make_admin
     from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
     from joiner.runtime.membership.consumer_group import InstanceInUse, InstanceReplaced
@@ -188,7 +187,6 @@ def _load(options: argparse.Namespace) -> JoinerSettings:
         if getattr(options, name, None):
             os.environ[f"LSB_APPLICATION__{name.upper()}"] = getattr(options, name)
     settings = load_settings(JoinerSettings, options.config)
-    check_installed(settings)
     names, names_of_aligns = settings.functions
     functions, row_functions = load_all(names, names_of_aligns)
     if options.command in _RUNNERS:

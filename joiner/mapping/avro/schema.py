@@ -28,6 +28,8 @@ SCALE_MAX: Final = 400
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
+_REASON_LENGTH_MAX: Final = 300
+
 _NOT_COMPARED: Final = frozenset({"doc", "aliases"})
 """What two definitions of the same type can differ in."""
 
@@ -78,9 +80,9 @@ def _parsed(text: str, references: tuple[str, ...]) -> AvroType | str:
     try:
         return _parse(text, references)
     except ValueError as error:
-        return str(error)
+        return str(error)[:_REASON_LENGTH_MAX]
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        return f"the schema is not one of Avro: {type(error).__name__}: {error}"
+        return f"the schema is not one of Avro: {type(error).__name__}: {error}"[:_REASON_LENGTH_MAX]
 
 
 def _parse(text: str, references: tuple[str, ...]) -> AvroType:

@@ -204,7 +204,7 @@ ALONG: Final[dict[str, dict[str, Any]]] = {
 
 def fingerprint(section: str, name: str | None = None, *, beside: str = "") -> str:
     """Return the fingerprint of settings in which ``name`` has another value. ``beside``: what else they have."""
-    values: dict[str, Any] = {other: {} for other in CHANGED}
+    values: dict[str, Any] = {other: {} for other in CHANGED} | {"registry": {"user": "you"}}
     values["join"] = {"name": "a", "left": "x", "right": "y", "output": "z"}
     values["align"] = {"name": "b", "driver": "t", "columns": {"x": {}}}
     values["stream"] = {"name": "x", "topic": "u", "key": "$.k", "time": "$.t", "value": "$.v"}

@@ -10,11 +10,8 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from broker.commandline import describe_missing
-from broker.settings import SettingsError
 from joiner.mapping.framing import RegisteredSchema, Schemas, SchemaTable
 from joiner.mapping.settings import RegistrySettings
 from joiner.runtime.clock import Clock, SystemClock
@@ -32,9 +29,6 @@ CHARACTERS_MAX: Final = 32 * 1024 * 1024
 
 UNKNOWN_MAX: Final = 10_000
 """How many ids are kept that the registry does not know."""
-
-EXTRA: Final = "registry"
-"""The extra of the package that the client needs."""
 
 _PAUSE_S: Final = 1.0
 """How long a registry that was not reached is not asked again, so that the other units need not wait for it, too."""
@@ -113,12 +107,6 @@ def _size(schema: RegisteredSchema) -> int:
     return len(schema.text) + sum(map(len, schema.references))
 
 
-def check_installed(settings: JoinerSettings) -> None:
-    """Raise `SettingsError` if messages need a schema registry and the packages for that are not installed."""
-    if _is_needed(settings) and find_spec("authlib") is None:
-        raise SettingsError(f"registry.url: {describe_missing('authlib', EXTRA)}")
-
-
 def schemas_of(settings: JoinerSettings) -> Schemas:
     """Return what knows the schemas of an application's messages: the same for all units of a process."""
     return _store(settings.registry) if _is_needed(settings) else SchemaTable()
@@ -130,4 +118,5 @@ def _is_needed(settings: JoinerSettings) -> bool:
 
 @lru_cache(maxsize=8)
 def _store(settings: RegistrySettings) -> SchemaStore:
-    return SchemaStore(settings, RegistryClient(settings).fetch, SystemClock())
+    clock = SystemClock()
+    return SchemaStore(settings, RegistryClient(settings, clock).fetch, clock)

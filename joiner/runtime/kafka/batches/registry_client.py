@@ -10,7 +10,6 @@ import json
 import socket
 import ssl
 import threading
-import time
 from base64 import b64encode
 from contextlib import suppress
 from http import HTTPStatus
@@ -23,6 +22,7 @@ from joiner.mapping.avro.schema import SCHEMA_LENGTH_MAX
 from joiner.mapping.documents import is_deeper
 from joiner.mapping.framing import RegisteredSchema
 from joiner.mapping.settings import RegistrySettings
+from joiner.runtime.clock import Clock
 
 ANSWER_BYTES_MAX: Final = 2 * SCHEMA_LENGTH_MAX
 """The maximum size of an answer. In JSON, a schema is longer, because its quotation marks are escaped."""
@@ -32,6 +32,7 @@ REFERENCES_MAX: Final = 100
 
 _SCHEMA_NOT_FOUND: Final = 40_403
 _NESTING_MAX: Final = 50
+_KIND_LENGTH_MAX: Final = 40
 _REASON_LENGTH_MAX: Final = 300
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
 
@@ -51,8 +52,8 @@ class _UnknownError(NoAnswerError):
 class RegistryClient:
     """Fetches schemas from the registry that the settings name."""
 
-    def __init__(self, settings: RegistrySettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: RegistrySettings, clock: Clock) -> None:
+        self._settings, self._clock = settings, clock
 
     def fetch(self, schema_id: int) -> RegisteredSchema | None:
         """Return the schema with an id, or None if the registry does not know the id.
@@ -60,7 +61,7 @@ class RegistryClient:
         Takes at most ``registry.timeout``, with the schemas that it refers to. Raises `NoAnswerError`.
         """
         try:
-            with _Connection(self._settings) as connection:
+            with _Connection(self._settings, self._clock) as connection:
                 try:
                     whole = connection.get(f"/schemas/ids/{schema_id}")
                 except _UnknownError:
@@ -76,7 +77,7 @@ def _registered(connection: _Connection, whole: dict[str, Any]) -> RegisteredSch
         message = "its answer has a schemaType that is not a string"
         raise NoAnswerError(message)
     if kind != "AVRO":
-        return RegisteredSchema(kind, "")
+        return RegisteredSchema(kind[:_KIND_LENGTH_MAX], "")
     texts: dict[str, str] = {}
     _add_references(connection, whole, texts, set())
     if len(text) + sum(map(len, texts.values())) > SCHEMA_LENGTH_MAX:
@@ -131,10 +132,10 @@ def _text_of(answer: dict[str, Any]) -> str:
 class _Connection:
     """A connection for one fetch, which ends at a deadline, whatever the registry is sending then."""
 
-    def __init__(self, settings: RegistrySettings) -> None:
+    def __init__(self, settings: RegistrySettings, clock: Clock) -> None:
         """Raises `SettingsError` if the password cannot be read."""
-        self._url = urlsplit(settings.url or "")
-        self._deadline_s = time.monotonic() + settings.timeout / 1e9
+        self._url, self._clock = urlsplit(settings.url or ""), clock
+        self._deadline_s = clock.monotonic_s() + settings.timeout / 1e9
         self._timeout = f"it does not answer within {settings.timeout / 1e9:g} s"
         self._headers = {"Accept": _ACCEPT}
         if settings.user is not None:
@@ -188,7 +189,7 @@ class _Connection:
             return response.status, response.read(ANSWER_BYTES_MAX + 1)
 
     def _connected(self) -> HTTPConnection:
-        left_s = self._deadline_s - time.monotonic()
+        left_s = self._deadline_s - self._clock.monotonic_s()
         if left_s <= 0:
             raise TimeoutError
         if self._http is None:
@@ -207,7 +208,7 @@ class _Connection:
         return self._http
 
     def _is_expired(self) -> bool:
-        return time.monotonic() >= self._deadline_s
+        return self._clock.monotonic_s() >= self._deadline_s
 
     def _expire(self) -> None:
         """End the connection: a timeout of its socket would begin again with each byte."""

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.settings import SettingsError
 from joiner.mapping.avro.schema import SCHEMA_LENGTH_MAX, parse_schema
 from joiner.mapping.framing import RegisteredSchema, SchemaTable
 from joiner.mapping.settings import RegistrySettings
+from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.batches import registry
 from joiner.runtime.kafka.batches.registry import SchemaStore, SchemaUnavailable, schemas_of
 from joiner.runtime.kafka.batches.registry_client import (
@@ -143,14 +143,6 @@ def test_all_units_of_a_process_share_what_was_fetched() -> None:
     assert schemas_of(settings) is schemas_of(settings.model_copy())
 
 
-def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = make_settings(stream=[SPEED | {"format": "avro"}], registry={"url": "http://registry"})
-    monkeypatch.setattr(registry, "find_spec", lambda _: None)
-    with pytest.raises(SettingsError, match=r"registry.url: authlib is not installed: .*localstreambuffer\[registry\]"):
-        registry.check_installed(settings)
-    registry.check_installed(make_settings(stream=[SPEED]))
-
-
 class Answer(NamedTuple):
     """An answer of a registry: its status and its content."""
 
@@ -189,6 +181,10 @@ def served(answers: dict[str, Answer]) -> Iterator[tuple[str, list[tuple[str, st
         server.server_close()
 
 
+def client_of(**settings: Any) -> RegistryClient:
+    return RegistryClient(RegistrySettings.model_validate(settings), SystemClock())
+
+
 def test_a_schema_comes_with_those_that_it_refers_to() -> None:
     inner = {"name": "Inner", "subject": "inner", "version": 3}
     outer = {"name": "Outer", "subject": "outer", "version": 1}
@@ -200,13 +196,13 @@ def test_a_schema_comes_with_those_that_it_refers_to() -> None:
     }
     whole = Answer(200, {"schema": "W", "references": [outer, inner]})
     with served({"/schemas/ids/7": whole, **versions}) as (url, _):
-        assert RegistryClient(RegistrySettings(url=url)).fetch(7) == RegisteredSchema("AVRO", "W", ("I", "O"))
+        assert client_of(url=url).fetch(7) == RegisteredSchema("AVRO", "W", ("I", "O"))
 
 
 def test_the_type_of_a_schema_is_known() -> None:
     with served({"/schemas/ids/7": Answer(200, {"schema": "{}", "schemaType": "JSON"})}) as (url, _):
         # Its text is not kept, because nothing uses it.
-        assert RegistryClient(RegistrySettings(url=url)).fetch(7) == RegisteredSchema("JSON", "")
+        assert client_of(url=url).fetch(7) == RegisteredSchema("JSON", "")
 
 
 def test_of_two_references_with_a_name_the_first_counts() -> None:
@@ -224,7 +220,7 @@ def test_of_two_references_with_a_name_the_first_counts() -> None:
     ):
         whole = Answer(200, {"schema": "W", "references": references})
         with served({"/schemas/ids/7": whole, **versions}) as (url, _):
-            assert RegistryClient(RegistrySettings(url=url)).fetch(7) == RegisteredSchema("AVRO", "W", wanted)
+            assert client_of(url=url).fetch(7) == RegisteredSchema("AVRO", "W", wanted)
 
 
 def test_a_schema_refers_to_a_limited_number_of_others() -> None:
@@ -236,7 +232,7 @@ def test_a_schema_refers_to_a_limited_number_of_others() -> None:
     }
     answers["/schemas/ids/7"] = answers["/subjects/s0/versions/1"]
     with served(answers) as (url, _), pytest.raises(NoAnswerError, match="more than 100 others"):
-        RegistryClient(RegistrySettings(url=url)).fetch(7)
+        client_of(url=url).fetch(7)
 
 
 def test_what_is_too_long_to_be_used_is_not_kept() -> None:
@@ -246,7 +242,7 @@ def test_what_is_too_long_to_be_used_is_not_kept() -> None:
         "/subjects/s/versions/1": Answer(200, {"schema": "S" * 600_000}),
     }
     with served(answers) as (url, _):
-        found = RegistryClient(RegistrySettings(url=url)).fetch(7)
+        found = client_of(url=url).fetch(7)
     assert found is not None
     with pytest.raises(ValueError, match="more than 1048576 characters"):
         parse_schema(found.text, found.references)
@@ -271,7 +267,7 @@ def test_an_answer_that_trickles_ends_at_the_deadline(begin: bytes) -> None:
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.getsockname()[1]}"
-            client = RegistryClient(RegistrySettings.model_validate({"url": url, "timeout": "300ms"}))
+            client = client_of(url=url, timeout="300ms")
             begun_s = time.monotonic()
             with pytest.raises(UnreachableError, match=r"does not answer within 0\.3 s"):
                 client.fetch(7)
@@ -288,7 +284,7 @@ def test_a_password_needs_a_user() -> None:
 
 def test_an_id_that_the_registry_does_not_know_is_told_from_a_wrong_address() -> None:
     with served({"/schemas/ids/8": Answer(404, {"error_code": 404, "message": "HTTP 404 Not Found"})}) as (url, _):
-        client = RegistryClient(RegistrySettings(url=url))
+        client = client_of(url=url)
         assert client.fetch(7) is None
         with pytest.raises(NoAnswerError, match="status 404"):
             client.fetch(8)
@@ -316,19 +312,19 @@ def test_an_id_that_the_registry_does_not_know_is_told_from_a_wrong_address() ->
 )
 def test_any_other_answer_is_none(answer: Answer, reason: str) -> None:
     with served({"/schemas/ids/7": answer}) as (url, _), pytest.raises(NoAnswerError, match=reason):
-        RegistryClient(RegistrySettings(url=url)).fetch(7)
+        client_of(url=url).fetch(7)
 
 
 def test_a_registry_that_is_down_does_not_answer() -> None:
     with served({}) as (url, _):
         pass
     with pytest.raises(UnreachableError, match="refused"):
-        RegistryClient(RegistrySettings(url=url)).fetch(7)
+        client_of(url=url).fetch(7)
 
 
 def test_the_user_signs_in_with_the_password_from_the_file(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("se:cret\n")
     with served({"/schemas/ids/7": Answer(200, {"schema": "W"})}) as (url, asked):
-        RegistryClient(RegistrySettings(url=url, user="me", password_file=file)).fetch(7)
+        client_of(url=url, user="me", password_file=file).fetch(7)
     assert asked == [("/schemas/ids/7", "Basic bWU6c2U6Y3JldA==")]
