@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import struct
+import warnings
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 
 from broker.wire.columns import StringColumn
@@ -16,7 +18,9 @@ from joiner.mapping.avro import schema as schema_module
 from joiner.mapping.avro.program import Program
 from joiner.mapping.avro.reading import DECIMAL_BYTES_MAX, decode_datum
 from joiner.mapping.avro.schema import SCHEMA_LENGTH_MAX, parse_schema
+from joiner.mapping.avro_bulk import AvroBulkReader
 from joiner.mapping.documents import DEPTH_MAX, MESSAGE_BYTES_MAX
+from joiner.mapping.fields import KafkaColumns
 from joiner.mapping.formats import document_decoder
 from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header, split_header
 from joiner.mapping.reading import MappedTopic
@@ -348,3 +352,15 @@ def test_json_with_the_id_of_a_schema_is_json() -> None:
 
 def test_a_header_can_be_read_back() -> None:
     assert split_header(add_header(2**32 - 1, b"x")) == (2**32 - 1, b"x")
+
+
+def test_a_signalling_nan_is_read_without_a_warning() -> None:
+    given = {"type": "record", "name": "R", "fields": [{"name": "v", "type": "float"}]}
+    table = SchemaTable({1: RegisteredSchema("AVRO", json.dumps(given))})
+    stream = {"name": "s", "topic": "t", "format": "avro", "key": "'a'", "time": "kafka.timestamp", "value": "$.v"}
+    reader = AvroBulkReader([StreamSettings.model_validate(stream)], "ms", table)
+    values = StringColumn.of([add_header(1, b"\x01\x00\x80\x7f")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found, is_left = reader.read(values, KafkaColumns(np.array([7])))
+    assert (found, is_left.tolist()) == ([[]], [True])
