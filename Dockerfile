@@ -7,7 +7,7 @@ FROM ${PYTHON_IMAGE} AS packages
 WORKDIR /opt/lsb
 COPY requirements requirements
 RUN python3 -m venv /opt/venv \
- && /opt/venv/bin/python -m pip install --no-cache-dir --no-compile --require-hashes -r requirements/registry.txt
+ && /opt/venv/bin/python -m pip install --no-cache-dir --no-compile --require-hashes -r requirements/services.txt
 
 FROM ${PYTHON_IMAGE} AS base
 # The user has a fixed id, so that the files in volumes still belong to it after an update of the image.

@@ -165,9 +165,8 @@ lock: ## pin the newest allowed versions with hashes: requirements/**.txt (make 
 	}; \
 	pin pyproject.toml -o requirements/library.txt; \
 	pin pyproject.toml --extra service --extra sparkplug -c requirements/library.txt -o requirements/services.txt; \
-	pin pyproject.toml --extra registry -c requirements/services.txt -o requirements/registry.txt; \
-	pin pyproject.toml --extra control -c requirements/registry.txt -o requirements/control.txt; \
-	pin pyproject.toml --extra arrow -c requirements/registry.txt -o requirements/arrow.txt; \
+	pin pyproject.toml --extra control -c requirements/services.txt -o requirements/control.txt; \
+	pin pyproject.toml --extra arrow -c requirements/services.txt -o requirements/arrow.txt; \
 	pin pyproject.toml --extra spark -c requirements/arrow.txt -o requirements/spark.txt; \
 	pin pyproject.toml --extra all requirements/dev.in -c requirements/spark.txt -c requirements/control.txt -o requirements/dev.txt; \
 	pin requirements/docs.in -c requirements/dev.txt -o requirements/docs.txt; \

@@ -26,7 +26,6 @@ metadata."""
 DISTRIBUTIONS: Final = {
     "anyio": "anyio",
     "argon2": "argon2-cffi",
-    "authlib": "authlib",
     "confluent_kafka": "confluent-kafka",
     "deltalake": "deltalake",
     "fastapi": "fastapi",

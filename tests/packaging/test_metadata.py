@@ -17,7 +17,6 @@ PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_te
 LOCKS: Final = {
     "library": (),
     "services": ("service", "sparkplug"),
-    "registry": ("registry",),
     "control": ("control",),
     "arrow": ("arrow",),
     "spark": ("service", "spark"),
@@ -44,7 +43,7 @@ def test_the_version_is_the_same_wherever_it_is_written() -> None:
 
 
 def test_every_package_that_an_extra_may_lack_has_a_message() -> None:
-    extras = ("delta", "spark", "control", "sparkplug", "registry")
+    extras = ("delta", "spark", "control", "sparkplug")
     needed = {one.name for one in wanted(*extras)} - {one.name for one in wanted()}
     assert set(DISTRIBUTIONS.values()) == needed
 
