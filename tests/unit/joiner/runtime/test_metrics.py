@@ -32,6 +32,7 @@ from joiner.runtime.membership.gauges import expose_membership
 from joiner.runtime.membership.state import SiteState
 from joiner.runtime.model import AlignSummary, Checkpoint, JoinSummary
 from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.repartition.repartitioner import RepartitionMetrics
 from joiner.runtime.runners.commit import write_commit
 from joiner.runtime.task.append_times import STEPS_MAX, AppendTimes
 from joiner.runtime.task.decoding.messages import Messages
@@ -345,7 +346,11 @@ def registries() -> list[CollectorRegistry]:
     thread: Any = SimpleNamespace(in_flight=0, writer=SimpleNamespace(failures=0, is_unavailable=False))
     register_db_connector_metrics(database, DbProgress(), thread, lambda: {0: 5})
     control = Metrics(Served().watchers)
-    return [runner.telemetry.registry, bridge.registry, database.registry, control.registry]
+    copying = TelemetryServer(ON)
+    copied = RepartitionMetrics(copying.readings)
+    copied.copied["plant",] = copied.refused["plant",] = 1
+    copied.lags = {("plant",): 2.0}
+    return [one.registry for one in (runner.telemetry, bridge, database, control, copying)]
 
 
 def test_every_metric_is_documented_with_its_type_and_labels_and_no_other() -> None:
