@@ -115,9 +115,14 @@ def make_sender(kafka: KafkaSettings) -> Producer:
 
 def send(producer: Producer, topic: str, partition: int, record: dict[str, Any]) -> None:
     """Queue a record; wait if the queue is full."""
+    send_message(producer, topic, partition, json.dumps(record).encode(), record["thing"].encode())
+
+
+def send_message(producer: Producer, topic: str, partition: int, value: bytes, key: bytes) -> None:
+    """Queue a message; wait if the queue is full."""
     while True:
         try:
-            producer.produce(topic, json.dumps(record).encode(), record["thing"].encode(), partition)
+            producer.produce(topic, value, key, partition)
         except BufferError:
             producer.poll(0.1)
         else:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import fastavro
-from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from bench.harness.pipeline import (
@@ -31,6 +30,7 @@ from bench.harness.pipeline import (
     make_sender,
     make_topic,
     own_stack,
+    send_message,
     things_over_all_units,
 )
 from bench.harness.report import spread, table, write
@@ -153,19 +153,9 @@ def produce(kafka: KafkaSettings, topic: str, records: int, encode: Callable[[Re
     for one in readings(records):
         value = encode(one)
         size += len(value)
-        _send(producer, topic, one, value)
+        send_message(producer, topic, one.partition, value, one.thing.encode())
     producer.flush()
     return size
-
-
-def _send(producer: Producer, topic: str, one: Reading, value: bytes) -> None:
-    while True:
-        try:
-            producer.produce(topic, value, one.thing.encode(), one.partition)
-        except BufferError:
-            producer.poll(0.1)
-        else:
-            return
 
 
 def run(kafka: KafkaSettings, folder: Path, topic: str, layout: Layout, registry: str) -> float:

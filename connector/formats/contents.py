@@ -127,6 +127,20 @@ def parts_of(records: Iterable[tuple[int, Record]]) -> list[Parsed]:
     return parts
 
 
+def parts_with(
+    records: Iterable[tuple[int, Record]], reasons: Sequence[str], what: str, topic: str, payload: bytes
+) -> list[Parsed]:
+    """Return the records of a message as `parts_of` does, and one refusal for all that is invalid in it.
+
+    ``reasons``: why each is invalid. ``what``: what they are, such as ``records of the pack``.
+    """
+    parts = parts_of(records)
+    if reasons:
+        others = f"{len(reasons)} {what} are invalid; the first error: " if len(reasons) > 1 else ""
+        parts.append(refused(topic, payload, others + reasons[0]))
+    return parts
+
+
 def check_copies(records: Iterable[Record], given_bytes: int) -> None:
     """Raise `UnusableError` if the names in the records of a message are much larger than the message.
 

@@ -31,7 +31,7 @@ from connector.formats.contents import (
     Levels,
     check_copies,
     digest_of,
-    parts_of,
+    parts_with,
     refused,
 )
 from connector.formats.events import UnusableError, measured, number_in, shown
@@ -96,12 +96,7 @@ class SenmlParser:
             check_copies((record for _, record in pack.records), len(payload) + len(levels.topic.encode()))
         except UnusableError as error:
             return Found((refused(levels.topic, payload, str(error)),))
-        parts = parts_of(pack.records)
-        if pack.reasons:
-            reason = pack.reasons[0]
-            if len(pack.reasons) > 1:
-                reason = f"{len(pack.reasons)} records of the pack are invalid; the first error: {reason}"
-            parts.append(refused(levels.topic, payload, reason))
+        parts = parts_with(pack.records, pack.reasons, "records of the pack", levels.topic, payload)
         return Found(parts, skipped=pack.skipped)
 
 

@@ -27,7 +27,7 @@ from connector.formats.contents import (
     Found,
     Levels,
     check_copies,
-    parts_of,
+    parts_with,
     refused,
 )
 from connector.formats.events import UnusableError, measured, shown
@@ -101,12 +101,7 @@ class SparkplugParser:
             check_copies((record for _, record in reading.records), len(payload) + len(levels.topic.encode()))
         except UnusableError as error:
             return Found((refused(levels.topic, payload, str(error)),))
-        parts = parts_of(reading.records)
-        if reading.reasons:
-            reason = reading.reasons[0]
-            if len(reading.reasons) > 1:
-                reason = f"{len(reading.reasons)} metrics of the message are invalid; the first error: {reason}"
-            parts.append(refused(levels.topic, payload, reason))
+        parts = parts_with(reading.records, reading.reasons, "metrics of the message", levels.topic, payload)
         return Found(tuple(parts), skipped={NO_NUMBER: reading.skipped} if reading.skipped else {})
 
     def _read(self, origin: _Origin, levels: Levels, payload: bytes) -> _Reading:
