@@ -46,6 +46,14 @@ class Recovered:
     place: SnapshotPlace
     snapshot_offsets: dict[str, int]
 
+    @property
+    def records_since_snapshot(self) -> int:
+        """About how many records a replay from the newest snapshot would read. A message can contain many."""
+        last = self.checkpoint
+        consumed = sum(at - last.start[topic] for topic, at in last.offsets.items())
+        behind = sum(at - self.snapshot_offsets[topic] for topic, at in last.offsets.items())
+        return behind * last.counts.get("records", 0) // max(1, consumed)
+
 
 def recover(
     transactions: UnitTransactions, checkpoint: Checkpoint, readers: Readers, warm: Unit | None = None

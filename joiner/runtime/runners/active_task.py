@@ -36,9 +36,10 @@ class ActiveTask:
     snapshot_offsets: dict[str, int]
     """The offsets of the newest snapshot."""
     snapshot_at_s: float
-    """The monotonic time of the last snapshot, or of the claim if there has been no snapshot since."""
+    """The monotonic time of the last snapshot. If there has been none since the claim, a time shortly before it (see
+    `ProcessTasks.restore`)."""
     records: int = 0
-    """Number of records since ``snapshot_at_s``."""
+    """About how many records have been read since the last snapshot."""
     watermarks_at_s: float = -math.inf
     """The monotonic time when watermarks were last taken."""
     watermark_offsets: dict[str, int] | None = None

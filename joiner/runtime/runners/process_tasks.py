@@ -29,6 +29,10 @@ from joiner.runtime.telemetry.unit_gauges import UnitStatus
 _WAIT_S: Final = 0.05
 """How long a turn may wait for input."""
 
+_FIRST_SNAPSHOT: Final = 0.1
+"""After which part of the snapshot interval the first snapshot after a claim is due. Otherwise, a unit that often
+changes owner, or whose owner often restarts, would get none, and each claim would replay more than the one before."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -82,6 +86,7 @@ class ProcessTasks:
         """See `supervisor.Execution`."""
         _, transactions, checkpoint, readers, warm = claimed
         recovered = recover(transactions, checkpoint, readers, warm)
+        interval_s = self._settings.application.snapshot_interval / 1e9
         return ActiveTask(
             unit=recovered.unit,
             transactions=transactions,
@@ -89,7 +94,8 @@ class ProcessTasks:
             checkpoint=recovered.checkpoint,
             place=recovered.place,
             snapshot_offsets=recovered.snapshot_offsets,
-            snapshot_at_s=self._clock.monotonic_s(),
+            snapshot_at_s=self._clock.monotonic_s() - (1 - _FIRST_SNAPSHOT) * interval_s,
+            records=recovered.records_since_snapshot,
         )
 
     def start(self, unit: int, task: ActiveTask) -> None:
