@@ -131,6 +131,11 @@ class Places(NamedTuple):
     condition: list[int] | None
 
 
+Groups = dict[tuple[int, ...], tuple["Ints", "Ints"]]
+"""Messages grouped by the values of some scalars: for the numbers of these, the group of each message, and the index of
+a message of each group."""
+
+
 class Fields:
     """Reads the records of one stream from columns."""
 
@@ -166,19 +171,20 @@ class Fields:
         is_complete = all(path is None or scalar is not None for (path, _), scalar in zip(wanted, scalars, strict=True))
         return _Scalars(thing, time, value, identity) if is_complete and value is not None else None
 
-    def selected(self, columns: Columns, places: Places) -> Flags | None:
-        """Return which messages belong to the stream, or None if it is faster to find out one by one."""
+    def selected(self, columns: Columns, places: Places, groups: Groups) -> Flags | None:
+        """Return which messages belong to the stream, or None if it is faster to find out one by one.
+
+        ``groups``: those of the same messages for other streams' conditions, to which this stream's are added.
+        """
         count = len(columns.rows)
         if self._where is None:
             return np.ones(count, dtype=bool)
         if places.condition is None:
             return None
-        group = np.zeros(count, dtype=np.int64)
-        for number in places.condition:
-            # Numbers with different text may be equal, which costs only time.
-            of_scalar, _ = columns.raw(number).distinct()
-            _, group = np.unique(group * (int(of_scalar.max()) + 1) + of_scalar, return_inverse=True)
-        _, first = np.unique(group, return_index=True)
+        scalars = tuple(places.condition)
+        if scalars not in groups:
+            groups[scalars] = _group(columns, scalars)
+        group, first = groups[scalars]
         if len(first) > 1 + count // _GROUPS_SHARE:
             return None
         try:
@@ -245,8 +251,9 @@ def read_alike(
     """Read messages with the same skeleton. Add their records to ``found``, and remove their rows from ``left``."""
     usable = np.ones(len(columns.rows), dtype=bool)
     parts: list[list[StreamRecords]] = []
+    groups: Groups = {}
     for fields, of_fields in zip(streams, places, strict=True):
-        selected = fields.selected(columns, of_fields)
+        selected = fields.selected(columns, of_fields, groups)
         if selected is None:
             return
         read, unusual = fields.read(columns, of_fields, selected.nonzero()[0])
@@ -258,6 +265,19 @@ def read_alike(
             kept = part if usable.all() else part.take(usable[np.searchsorted(columns.rows, part.row)].nonzero()[0])
             if len(kept.row):
                 of_stream.append(kept)
+
+
+def _group(columns: Columns, scalars: tuple[int, ...]) -> tuple[Ints, Ints]:
+    """Group messages by the bytes of some scalars. Equal numbers with different text cost time, and nothing else."""
+    group, first = np.zeros(len(columns.rows), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    for scalar in scalars:
+        of_scalar, first_of_scalar = columns.raw(scalar).distinct()
+        if len(first) == 1:
+            group, first = of_scalar, first_of_scalar
+        elif len(first_of_scalar) > 1:
+            both = group * len(first_of_scalar) + of_scalar
+            _, first, group = np.unique(both, return_index=True, return_inverse=True)
+    return group, first
 
 
 def _find(skeleton: Any, path: Path) -> Any:

@@ -337,6 +337,14 @@ def _speed_of_the_joiner() -> Iterable[Figure]:
         "the joiner processes {:.0f} thousand records a second, {:.2f} times the rate of the fastest pass-through.",
         (compact, compact / _kafka(fastest)),
     )
+    of_layouts = {name: median(runs) for name, runs in evidence("bench_layouts")["figures"].items()}
+    own = of_layouts.pop("own form")
+    yield Figure(
+        _SPEED,
+        "are joined at {:.2f} times the rate of the project's own form, and Avro messages with a schema registry at "
+        "{:.2f} times",
+        tuple(rate / own for rate in of_layouts.values()),
+    )
     profile = evidence("bench_profile")["figures"]
     ours, copy = profile["joiner"], profile["pass-through in C"]
     yield Figure(

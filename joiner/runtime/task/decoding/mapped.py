@@ -100,10 +100,11 @@ class MappedDecoder(TopicDecoder):
 
     def _columns(self, messages: Messages, name: str, found: StreamRecords) -> Records:
         seq = messages.offset.take(found.row)
-        quantity = StringColumn.repeated(name.encode(), len(seq))
+        named, all_rows = StringColumn.repeated(name.encode(), 1), np.zeros_like(seq)
+        quantity = named.take(all_rows)
         identity = decimals(seq) if found.identity is None else found.identity
         times = encode_times(found.ts_ns, self._unit_of_time)
-        shown = encode_sides(escape(quantity), times, found.result.encoded, escape(identity))
+        shown = encode_sides(escape(named).take(all_rows), times, found.result.encoded, escape(identity))
         return Records(seq, found.ts_ns, found.thing, quantity, identity, found.result.value, shown)
 
     def _read_one_by_one(
