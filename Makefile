@@ -27,7 +27,11 @@ unexport PYTHONDONTWRITEBYTECODE
 comma := ,
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help setup demo up down status env dashboards quick test test-compose compose-needs test-chaos soak simulation mutations fuzz bench bench-engine bench-kafka bench-spark check docs format lock clean
+# A recipe line that fails if PYTHON cannot run this project.
+needs_python = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "'$(PYTHON)' is not Python 3.11 or newer. Install it, or give its path: make setup PYTHON=/path/to/python3.11"; exit 2; }
+
+.PHONY: help setup servers influxd style types demo up down status env dashboards quick test test-compose compose-needs test-chaos soak simulation mutations fuzz bench bench-engine bench-kafka bench-spark check docs format lock clean
 
 help: ## this list
 	@printf 'LocalStreamBuffer: commands\n\n'
@@ -38,8 +42,7 @@ setup: .venv/.ready ## create the Python environment in .venv (quick when nothin
 
 .venv/.installed: requirements/dev.txt
 	$(call say,Python packages into .venv (about two minutes the first time))
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
-	  { echo "'$(PYTHON)' is not Python 3.11 or newer. Install it, or give its path: make setup PYTHON=/path/to/python3.11"; exit 2; }
+	$(needs_python)
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "Python's venv module is missing. On Debian and Ubuntu: apt-get install python3-venv"; exit 2; }
 	@test -x $(PY) || $(PYTHON) -m venv .venv
@@ -76,12 +79,22 @@ quick: setup check ## for everyday work: style, types, unit and property tests, 
 	@$(PY) -m pytest -q $(SIDE_BY_SIDE) tests/unit tests/property
 	@printf '\nPASSED: checks, unit and property tests are fine. `make test` runs everything that must pass.\n'
 
-test: setup check ## everything that must pass: checks, all tests but the longest, one chaos seed
+# The checks and what is fetched take turns at the cores: most of it can use only one, or waits for the network.
+test: ## everything that must pass: checks, all tests but the longest, one chaos seed
+	@$(MAKE) --no-print-directory --jobs=3 check servers
 	$(call say,Tests of rules and logic)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/simulation tests/packaging
-	$(call say,Tests on real servers$(comma) in Spark and with crashes at seeded moments (seed $(CHAOS_SEEDS)); the first run fetches the servers)
+	$(call say,Tests on real servers$(comma) in Spark and with crashes at seeded moments (seed $(CHAOS_SEEDS)))
 	@$(call chaos,$(CHAOS_SEEDS)) tests/spark tests/integration $(SIDE_BY_SIDE) --durations 30
 	@printf '\nPASSED: checks, tests and crashes are all fine.\n'
+
+servers: influxd setup ## fetch Kafka, the MQTT broker and InfluxDB, if they are missing
+	@$(PY) -m broker.stack fetch kafka mqtt
+
+# Without the environment, so that Go can begin at once: building InfluxDB takes longer than anything else here.
+influxd:
+	$(needs_python)
+	@$(PYTHON) -m broker.stack fetch influxdb
 
 test-compose: compose-needs setup ## test docker-compose.yml with stand-in images (start, kills, alerts, Spark), about fifteen minutes; needs Docker and debootstrap
 	@$(PY) -m pytest tests/compose -rs -v
@@ -98,8 +111,9 @@ test-chaos: setup ## many more crashes and limits, and all long tests, about an 
 soak: setup ## an hour with a kill every minute: make soak SOAK_MINUTES=65 SOAK_REPORT=path
 	@$(PY) -m tests.chaos.soak --minutes $(SOAK_MINUTES) --report "$(SOAK_REPORT)"
 
-simulation: setup ## ten thousand simulated histories of the runner, with a broker in memory
+simulation: setup ## ten thousand simulated histories of the runner, with a broker in memory, and 1,200 of its instances
 	@$(PY) -m tests.simulation --seeds 1-10000 --jobs 2
+	@LSB_MEMBERSHIP_SEEDS=100 $(PY) -m pytest -n 2 tests/simulation/test_membership.py -k "in_the_end"
 
 fuzz: setup ## a million cases of hostile input for everything that reads external bytes, about 15 minutes
 	@$(PY) -m tests.fuzz --cases 1000000 --seed 1 --jobs 2
@@ -135,10 +149,15 @@ bench-spark: setup ## the operator in Spark, moves to and from Spark, about 15 m
 	@$(PY) -m bench.spark_operator
 	@$(PY) -m bench.runners.moving --runners process spark "another process" --moves 18 --report "$(BENCH_REPORTS)/bench_moving_spark"
 
-check: setup docs ## check style, format and types, and build the documents
+check: style types docs ## check style, format and types, and build the documents
+
+# These two need no more than the packages, so that they run beside the rest of the setup in `make test`.
+style: .venv/.installed
 	$(call say,Style)
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
+
+types: .venv/.installed
 	$(call say,Types)
 	@$(PY) -m mypy
 
@@ -146,7 +165,7 @@ docs: setup .venv/.docs ## build the documents as a site, in .lsb/site; a dead l
 	$(call say,Documents)
 	@$(PY) -m properdocs build --quiet --config-file docs/site/properdocs.yml
 
-.venv/.docs: requirements/docs.txt .venv/.installed
+.venv/.docs: requirements/docs.txt .venv/.ready
 	@$(PY) -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 

@@ -21,6 +21,7 @@ examples:
   python -m broker.stack up                 start Kafka, the MQTT broker and InfluxDB
   python -m broker.stack up kafka           only Kafka
   python -m broker.stack up --fresh         with empty data folders
+  python -m broker.stack fetch              only download or build their programs
   python -m broker.stack status             which servers are running, and where
   eval "$(python -m broker.stack env)"      set the servers' addresses in this shell
   python -m broker.stack logs kafka -n 50   the end of a log
@@ -70,6 +71,12 @@ def _up(stack: LocalStack, chosen: Sequence[Server], options: argparse.Namespace
     return 0
 
 
+def _fetch(stack: LocalStack, chosen: Sequence[Server], options: argparse.Namespace) -> int:
+    del options
+    stack.fetch(chosen)
+    return 0
+
+
 def _down(stack: LocalStack, chosen: Sequence[Server], options: argparse.Namespace) -> int:
     del options
     stack.down(chosen)
@@ -115,6 +122,7 @@ def _logs(stack: LocalStack, chosen: Sequence[Server], options: argparse.Namespa
 
 _COMMANDS: Final[dict[str, Callable[[LocalStack, Sequence[Server], argparse.Namespace], int]]] = {
     "up": _up,
+    "fetch": _fetch,
     "down": _down,
     "status": _status,
     "env": _env,
@@ -152,6 +160,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     up = commands.add_parser("up", parents=[common, chosen], help="start the servers, and wait until they are ready")
     up.add_argument("--fresh", action="store_true", help="first stop all servers and remove their data")
+    fetch = "download or build the programs that are missing, and start nothing"
+    commands.add_parser("fetch", parents=[common, chosen], help=fetch)
     commands.add_parser("down", parents=[common, chosen], help="stop the servers; their data is kept")
     commands.add_parser("status", parents=[common, chosen], help="show which servers are running, and where")
     env = commands.add_parser(

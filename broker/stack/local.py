@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
@@ -79,25 +79,26 @@ class LocalStack:
         """
         chosen = tuple(servers) or self.servers
         to_start = [server for server in chosen if server.pid is None]
-        problems = [problem for server in to_start if (problem := server.problem()) is not None]
-        if problems:
-            # Two servers may lack the same program.
-            raise MissingPartsError(list(dict.fromkeys(problems)))
-        with ThreadPoolExecutor(max_workers=len(chosen)) as pool:
-            works = [pool.submit(self._start, server) for server in chosen]
-            try:
-                _wait_for_all(works)
-            except BaseException:
-                self._parts.cancel.set()
-                wait(works)
-                for server in to_start:
-                    server.stop()
-                self._parts.cancel.clear()
-                raise
+        _check_parts(to_start)
+        try:
+            self._for_each(self._start, chosen)
+        except BaseException:
+            for server in to_start:
+                server.stop()
+            raise
         self.write_environment()
 
+    def fetch(self, servers: Sequence[Server] = ()) -> None:
+        """Download or build the programs of the given servers (default: all) in parallel. Start nothing.
+
+        Raises errors as `up` does.
+        """
+        chosen = tuple(servers) or self.servers
+        _check_parts(chosen)
+        self._for_each(lambda server: server.fetch(), chosen)
+
     def cancel(self) -> None:
-        """Make the current or next call to `up` raise `CancelledError`.
+        """Make the current or next call to `up` or `fetch` raise `CancelledError`.
 
         This may be called from another thread or a signal handler.
         """
@@ -139,6 +140,18 @@ class LocalStack:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.down()
+
+    def _for_each(self, do: Callable[[Server], None], servers: Sequence[Server]) -> None:
+        """Call ``do`` with each of the servers, in parallel. If a call fails, cancel the others, and raise its error."""
+        with ThreadPoolExecutor(max_workers=len(servers)) as pool:
+            works = [pool.submit(do, server) for server in servers]
+            try:
+                _wait_for_all(works)
+            except BaseException:
+                self._parts.cancel.set()
+                wait(works)
+                self._parts.cancel.clear()
+                raise
 
     def _start(self, server: Server) -> None:
         if server.pid is not None and not server.paused:
@@ -185,6 +198,14 @@ def ephemeral_stack(*, parts: Path | None = None, say: Say = _say_nothing) -> It
         shutil.rmtree(folder, ignore_errors=True)
         # Close the keeper's standard input. The keeper finds no servers left to stop, and exits.
         keeper.communicate()
+
+
+def _check_parts(servers: Sequence[Server]) -> None:
+    """Raise ``MissingPartsError`` with all programs that the servers lack."""
+    problems = [problem for server in servers if (problem := server.problem()) is not None]
+    if problems:
+        # Two servers may lack the same program.
+        raise MissingPartsError(list(dict.fromkeys(problems)))
 
 
 def _wait_for_all(works: Sequence[Future[None]]) -> None:

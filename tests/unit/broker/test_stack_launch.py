@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -16,6 +19,7 @@ from broker.stack.parts import Parts
 from broker.stack.ports import choose_port, is_free
 from connector.settings import ConnectorSettings
 
+ROOT = Path(__file__).parents[3]
 TEMPLATES = Path(local.__file__).with_name("templates")
 
 
@@ -60,6 +64,54 @@ def test_parts_in_the_cache_need_no_go(tmp_path: Path) -> None:
     found = Parts(tmp_path, print)
     (tmp_path / f"influxdb-{parts.INFLUXDB_VERSION}").mkdir()
     assert found.problem_influxdb() is None
+
+
+@pytest.mark.usefixtures("bare_machine")
+def test_fetching_names_everything_missing_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fetch", "--dir", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert "java is missing" in said
+    assert "influxd is missing" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_that_is_fetched_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSB_INFLUXD", sys.executable)
+    stack, fetched = LocalStack(tmp_path), list[str]()
+    for server in stack.servers:
+        monkeypatch.setattr(server, "fetch", lambda name=server.name: fetched.append(name))
+    stack.fetch([stack.influxdb])
+    assert fetched == ["influxdb"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_fetch_cancels_the_others_and_the_next_one_is_not_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = LocalStack(tmp_path)
+    outcomes: list[str] = []
+
+    def fail() -> None:
+        raise StackError("no line to the registry")
+
+    def take_long() -> None:
+        outcomes.append("cancelled" if stack._parts.cancel.wait(60) else "not cancelled")  # noqa: SLF001 - see `Parts`
+
+    for server, fetch in ((stack.kafka, fail), (stack.mqtt, take_long)):
+        monkeypatch.setattr(server, "problem", lambda: None)
+        monkeypatch.setattr(server, "fetch", fetch)
+    with pytest.raises(StackError, match="no line to the registry"):
+        stack.fetch([stack.kafka, stack.mqtt])
+    assert outcomes == ["cancelled"]
+    assert not stack._parts.cancel.is_set()  # noqa: SLF001 - see `Parts`
+
+
+def test_influxdb_is_fetched_without_any_package() -> None:
+    # `make test` builds it while the packages are being installed.
+    command = [sys.executable, "-S", "-m", "broker.stack", "fetch", "influxdb"]
+    given = {**os.environ, "LSB_INFLUXD": sys.executable}
+    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_named_influxd_that_is_no_program_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
