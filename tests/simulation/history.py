@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from joiner.runtime.membership.site import SiteMembership
 from joiner.runtime.settings import JoinerSettings
+from tests.simulation.cores import on_one_core
 from tests.simulation.feed import APPLICATION, Step, make_feed, make_settings
-from tests.simulation.incidents import Incidents
+from tests.simulation.incidents import Incident, Incidents
 from tests.simulation.memory_log import COMMITTED, Transaction
 from tests.simulation.orders import Orders
 from tests.simulation.outcome import Outcome
@@ -55,10 +56,10 @@ _FOUND: Final = ("input records", "watermarks written")
 """The counts of the checker that are added up over all histories."""
 
 
-def play(seed: int) -> Outcome:
-    """Run the history of a seed."""
-    history = History(seed)
-    with on_stage(history.world):
+def play(seed: int, only: Incident | None = None) -> Outcome:
+    """Run the history of a seed. ``only``: the single incident that happens in it."""
+    history = History(seed, only)
+    with on_one_core(), on_stage(history.world):
         history.world.play()
     return Outcome(seed, history.difference, history.world.counts, history.world.timeline)
 
@@ -75,7 +76,7 @@ class _Slot:
 class History:
     """The `Director` of a simulated history."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, only: Incident | None = None) -> None:
         plan = random.Random(f"plan {seed}")
         self.world = World(seed)
         self.world.director = self
@@ -91,7 +92,7 @@ class History:
         self._rest_until_s = 0.0
         self._rate = plan.choice([0.05, 0.15, 0.4])
         self._sources: dict[int, Transaction] = {}
-        self._incidents = Incidents(self.world, self._settings)
+        self._incidents = Incidents(self.world, self._settings, only)
         self._trouble = plan.choice(TEMPERS)
         self._faults_max = plan.randint(1, 12)
         self._deaths = 0

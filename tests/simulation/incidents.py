@@ -22,8 +22,9 @@ _STATE: Final = f"{APPLICATION}.state"
 class Incidents:
     """Causes incidents in a world."""
 
-    def __init__(self, world: World, settings: JoinerSettings) -> None:
-        self._world, self._settings = world, settings
+    def __init__(self, world: World, settings: JoinerSettings, only: Incident | None = None) -> None:
+        """``only``: the single incident that happens, instead of a random one each time."""
+        self._world, self._settings, self._only = world, settings, only
         self._draw = world.draw
         self.strangers: Strangers | None = None
         """Other programs that write to the result topics, once they have started."""
@@ -43,8 +44,8 @@ class Incidents:
             self.strangers.step()
 
     def let_one_happen(self) -> None:
-        """Cause a random incident."""
-        self._draw.choice(_INCIDENTS)(self)
+        """Cause a random incident, unless only one may happen."""
+        (self._only or self._draw.choice(_INCIDENTS))(self)
 
     def cease(self) -> None:
         """End the broker's incidents: no more damaged reads or forgotten markers."""
@@ -167,6 +168,8 @@ class Incidents:
         self._world.counts[what] += 1
         self._world.note(what)
 
+
+Incident = Callable[[Incidents], None]
 
 _INCIDENTS: Final = (
     Incidents.reset_offsets,

@@ -265,14 +265,17 @@ class World(ControlTopic):
         claims the unit is therefore divided by its slowness. All other time counts in full.
         """
         healthy = self.healthy()
+        everyone: list[Instance | Older] = [*healthy, *self.older.values()]
+        served = {unit for one in everyone for unit, claim in one.serves.items() if claim == self.fence[unit]}
+        warm: dict[int, set[str]] = {}
+        for one in healthy:
+            for unit in one.warm:
+                warm.setdefault(unit, set()).add(one.name)
         for unit in range(self.units):
-            everyone: list[Instance | Older] = [*healthy, *self.older.values()]
-            is_served = any(one.serves.get(unit) == self.fence[unit] for one in everyone)
-            warm = {one.name for one in healthy if unit in one.warm}
-            if is_served or not healthy:
-                self.unserved_s[unit], self._ready[unit] = 0.0, warm
+            if unit in served or not healthy:
+                self.unserved_s[unit], self._ready[unit] = 0.0, warm.get(unit, set())
                 continue
-            self._ready[unit] &= warm
+            self._ready[unit] &= warm.get(unit, set())
             slowness = max((one.paces[unit] for one in healthy if unit in one.claims), default=1.0)
             self.unserved_s[unit] += OBSERVED_S if self._ready[unit] else OBSERVED_S / slowness
             self.longest_pause_s = max(self.longest_pause_s, self.unserved_s[unit])

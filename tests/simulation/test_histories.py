@@ -9,12 +9,15 @@ import functools
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.seed_text import parse_seeds
+from tests.simulation.cores import on_one_core
 from tests.simulation.history import History, play
+from tests.simulation.incidents import Incidents
 from tests.simulation.seeds import Tally, play_all
 
 FIRST = tuple(range(1, 251))
@@ -51,6 +54,21 @@ def test_a_seed_gives_the_same_history_in_every_process() -> None:
     told = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, check=True)
     here = "\n".join(play(seed).text(lines=100_000) for seed in (5, 12, 31))
     assert told.stdout.decode() == here + "\n"
+
+
+def test_if_a_history_may_have_one_incident_alone_no_other_happens() -> None:
+    counts = sum((play(seed, Incidents.reset_offsets).counts for seed in range(1, 9)), Counter[str]())
+    others = {"retention", "compaction", "outsider", "clock jump", "markers forgotten", "topics unknown", "strangers"}
+    assert counts["offsets reset"]
+    assert not others & counts.keys()
+
+
+def test_a_history_is_played_on_one_core_and_the_next_test_on_all() -> None:
+    cores = getattr(os, "sched_getaffinity", lambda _process: {0})
+    before = cores(0)
+    with on_one_core():
+        assert len(cores(0)) == 1
+    assert cores(0) == before
 
 
 def test_nothing_goes_wrong_any_more_once_a_history_heals() -> None:
