@@ -7,11 +7,9 @@ repeated ids, watermarks. The tester, which shares no code with the joiner, veri
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
@@ -36,9 +34,9 @@ from joiner.runtime.settings import JoinerSettings
 from tests.integration.joiner_process import UNITS, Joiner
 from tests.integration.services import (
     DEADLINE_S,
-    ROOT,
     ends_of,
     read_topic,
+    run_service,
     start_service,
     topic_reader,
     wait_until,
@@ -249,15 +247,7 @@ class Application:
 
     def command(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the joiner and wait until it exits."""
-        return subprocess.run(
-            [sys.executable, "-m", "joiner", *arguments, "--config", str(self.config)],
-            cwd=ROOT,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        return run_service("joiner", *arguments, "--config", str(self.config), environment=environment)
 
     def produce(self, entries: Iterable[Entry], topic: str = "data") -> None:
         """Write entries to a topic. Return when Kafka has acknowledged all of them."""

@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from broker.stack import child
+from tests.integration.forked import start_forked
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -55,14 +56,23 @@ def wait_until(
 def start_service(module: str, *arguments: str, environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
     """Start ``python -m module`` with additional environment variables. Its output is appended to ``log``."""
     with log.open("ab") as out:
-        return subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            cwd=ROOT,
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
+        return start_forked(module, arguments, {**os.environ, **environment}, out, out)
+
+
+def run_service(module: str, *arguments: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m module`` with additional environment variables until it ends. Return its status and output."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        process = start_forked(module, arguments, {**os.environ, **environment}, out, errors)
+        try:
+            status = process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            kill(process)
+            raise
+        texts = []
+        for file in (out, errors):
+            file.seek(0)
+            texts.append(file.read().decode())
+    return subprocess.CompletedProcess(process.args, status, *texts)
 
 
 def logged(process: subprocess.Popen[bytes], log: Path, pattern: str) -> re.Match[str]:
