@@ -1,13 +1,18 @@
-"""Settings for all tests: logs, signals, reproducible Hypothesis profiles, long tests, and the order of files."""
+"""Settings for all tests: logs, signals, reproducible Hypothesis profiles, long tests, and the order of files.
+
+It also has the local stack that the tests on real servers share, in a temporary folder and on free ports.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from broker.stack import LocalStack, ephemeral_stack
 from broker.stack.servers import Kafka
 
 # Services that the tests start log to files, where plain text is easier to read and search than JSON.
@@ -43,3 +48,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="takes minutes: make test-chaos, or LSB_CHAOS_FULL=1"))
     slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("chaos")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[LocalStack]:
+    """The stack, for tests that stop, kill or pause servers. They must restart the servers that they stop."""
+    with ephemeral_stack(say=print) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def kafka(stack: LocalStack) -> str:
+    """The bootstrap servers of a running Kafka broker. It is shared: use unique topic names."""
+    stack.up([stack.kafka])
+    return stack.kafka.address

@@ -223,7 +223,7 @@ def main() -> int:
             disturber = play(pipeline, kinds)
             total = verify(pipeline, has_all_events=False)["total"]
             rows = effects(load_settings(JoinerSettings, pipeline.config), disturber.events)
-        versions = versions_of(servers.stack)
+        versions = versions_of()
     counts = ", ".join(f"{what} {count:,}" for what, count in total.items())
     _write(options.report, rows, versions | {"results, as the tester finds them": counts})
     return 0

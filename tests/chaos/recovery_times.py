@@ -103,7 +103,7 @@ def main() -> int:
                     took_s = measure(pipeline, watch, ("one", "two")[turn % 2], restart=is_restart)
                     took[kind] += [took_s] if took_s is not None else []
                     watch.look_for(_CALM_S if is_restart else 3 * _CALM_S)
-        versions = versions_of(servers.stack)
+        versions = versions_of()
     _write(options.report, took, versions)
     return 0
 

@@ -17,7 +17,6 @@ from typing import Any, Final
 from confluent_kafka import libversion
 
 from bench.harness.report import json_text
-from broker.stack import LocalStack
 from broker.stack.parts import HIVEMQ_VERSION, KAFKA_VERSION
 from tests.chaos.play import Played
 from tests.integration.services import ROOT
@@ -52,7 +51,7 @@ def write_report(path: Path, rows: list[dict[str, Any]], versions: dict[str, str
     path.with_suffix(".md").write_text(_markdown(rows, versions))
 
 
-def versions_of(stack: LocalStack) -> dict[str, str]:
+def versions_of() -> dict[str, str]:
     """Return the versions, the machine and the date of a run."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"],  # noqa: S607 - its path varies

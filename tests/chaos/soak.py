@@ -142,7 +142,7 @@ def main() -> int:
             play.close()
             pipeline.close()
         row = row_of(options.seed, played, time.monotonic() - began_s)
-        versions = versions_of(servers.stack)
+        versions = versions_of()
     failures = [*played.failures, *growth(sampler.samples, options.minutes * 60)]
     is_good = played.report["is_right"] and not failures
     options.report.with_suffix(".md").write_text(_markdown(versions, row, sampler, options.rate))

@@ -30,12 +30,10 @@ PIECE_S: Final = 0.3
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", seeds())
-def test_every_row_at_the_end_of_a_chain_comes_out_once_whatever_dies(
-    plain_kafka: str, tmp_path: Path, seed: int
-) -> None:
+def test_every_row_at_the_end_of_a_chain_comes_out_once_whatever_dies(kafka: str, tmp_path: Path, seed: int) -> None:
     draw = random.Random(f"chain {seed}")
     entries = iter(seeded_entries(seed, KILLS * PIECES_MAX * PIECE))
-    with chain(plain_kafka, tmp_path) as made:
+    with chain(kafka, tmp_path) as made:
         joiners = [app.start() for app in made]
         for _ in range(KILLS):
             doomed = draw.randrange(len(made))

@@ -29,13 +29,11 @@ def play(kafka: str, folder: Path, seed: int, runners: tuple[Runner, Runner]) ->
 
 
 @pytest.mark.parametrize("seed", seeds()[: None if IS_FULL else 1])
-def test_a_join_that_moves_holds_whichever_side_dies_at_whichever_step(
-    plain_kafka: str, tmp_path: Path, seed: int
-) -> None:
-    play(plain_kafka, tmp_path, seed, (process("process"), process("green")))
+def test_a_join_that_moves_holds_whichever_side_dies_at_whichever_step(kafka: str, tmp_path: Path, seed: int) -> None:
+    play(kafka, tmp_path, seed, (process("process"), process("green")))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", seeds()[:SPARK_SEEDS])
-def test_a_join_that_moves_to_spark_and_back_holds_as_well(plain_kafka: str, tmp_path: Path, seed: int) -> None:
-    play(plain_kafka, tmp_path, seed, (process("process"), spark()))
+def test_a_join_that_moves_to_spark_and_back_holds_as_well(kafka: str, tmp_path: Path, seed: int) -> None:
+    play(kafka, tmp_path, seed, (process("process"), spark()))

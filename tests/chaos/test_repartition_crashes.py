@@ -33,8 +33,8 @@ COMMANDS: Final = {"one": "run", "two": "repartition", "three": "repartition"}
 
 
 @pytest.fixture
-def pipeline(plain_kafka: str, tmp_path: Path) -> Iterator[Repartitioned]:
-    yield from repartitioned(plain_kafka, tmp_path, partitions=4)
+def pipeline(kafka: str, tmp_path: Path) -> Iterator[Repartitioned]:
+    yield from repartitioned(kafka, tmp_path, partitions=4)
 
 
 @pytest.mark.chaos

@@ -37,8 +37,8 @@ DEATHS: Final = [(who, point) for point in POINTS["joiner"] for who in WHO]
 
 
 @pytest.fixture
-def app(plain_kafka: str, tmp_path: Path) -> Iterator[Application]:
-    yield from application(plain_kafka, tmp_path, runner="spark", aligns=ALIGNS)
+def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
+    yield from application(kafka, tmp_path, runner="spark", aligns=ALIGNS)
 
 
 def deaths(seed: int) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""One real stack for all integration tests of a run, in a temporary folder and on free ports.
+"""The other servers of the stack that all tests of a run share, a PostgreSQL, a browser, and a control service.
 
 Each server starts when the first test requests it. If a server cannot be started, the tests that need it fail and
 report the reason; nothing is skipped.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from broker.stack import LocalStack, ephemeral_stack
+from broker.stack import LocalStack
 from tests.integration.services import wait_until
 
 if TYPE_CHECKING:
@@ -38,20 +38,6 @@ class InfluxdbAccess(NamedTuple):
     token: str
     org: str
     bucket: str
-
-
-@pytest.fixture(scope="session")
-def stack() -> Iterator[LocalStack]:
-    """The stack, for tests that stop, kill or pause servers. They must restart the servers that they stop."""
-    with ephemeral_stack(say=print) as started:
-        yield started
-
-
-@pytest.fixture(scope="session")
-def kafka(stack: LocalStack) -> str:
-    """The bootstrap servers of a running Kafka broker. It is shared: use unique topic names."""
-    stack.up([stack.kafka])
-    return stack.kafka.address
 
 
 @pytest.fixture(scope="session")
