@@ -44,6 +44,7 @@ def rows_of(app: Application, align: str = "table") -> list[dict[str, Any]]:
     return [row for row in rows if "values" in row and row["quantity"] == align]
 
 
+@pytest.mark.slow
 def test_a_killed_joiner_writes_each_row_once_beside_its_joins(app: Application) -> None:
     # Snapshots are rare at first, so that there are records to replay.
     often, app.application = app.application, 'snapshot_interval = "1h"\nsnapshot_records = 1000000'

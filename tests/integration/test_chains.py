@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.integration.chain import chain, results
 from tests.integration.joiner_application import seeded_entries
 
 
+@pytest.mark.slow
 def test_a_watermark_at_the_start_of_a_chain_releases_the_rows_at_its_end(kafka: str, tmp_path: Path) -> None:
     with chain(kafka, tmp_path) as made:
         entries = seeded_entries(8, 900)

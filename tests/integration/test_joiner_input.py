@@ -191,6 +191,7 @@ def test_a_late_start_of_kafka_is_waited_for(arguments: tuple[str, ...], tmp_pat
     assert "SIGTERM: stopping" in joiner.text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", rest_long(signal.SIGKILL, signal.SIGTERM))
 def test_a_restart_of_kafka_costs_nothing(app: Application, stack: LocalStack, kind: signal.Signals) -> None:
     app.create_topics()

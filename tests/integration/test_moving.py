@@ -67,6 +67,7 @@ def all_of(owner: str) -> dict[int, str]:
     return dict.fromkeys(range(PARTITIONS), owner)
 
 
+@pytest.mark.slow
 def test_all_units_move_there_and_back_while_data_flows(app: Application) -> None:
     with flowing(app, 1):
         blue, green = begin(app), standby(app)
@@ -163,6 +164,7 @@ def test_a_process_that_may_not_own_the_units_names_the_remedies(app: Applicatio
         assert way in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", rest_long("claimed", "after-ready-record"))
 def test_a_target_that_is_killed_costs_nothing(app: Application, point: str) -> None:
     with flowing(app, 6):
@@ -176,6 +178,7 @@ def test_a_target_that_is_killed_costs_nothing(app: Application, point: str) -> 
     app.verify()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", rest_long(*SOURCE_POINTS))
 def test_a_source_that_is_killed_at_any_step_costs_nothing(app: Application, point: str) -> None:
     with flowing(app, 7):

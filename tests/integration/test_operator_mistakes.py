@@ -90,6 +90,7 @@ def refusal_or_none(app: Application, environment: dict[str, str]) -> str | None
     return None if joiner.stop() == 0 else joiner.text()
 
 
+@pytest.mark.slow
 def test_a_second_application_under_the_same_name_fences_no_runner(app: Application) -> None:
     app.create_topics()
     first = app.start(instance="first")

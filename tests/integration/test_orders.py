@@ -77,6 +77,7 @@ def test_standbys_that_are_ordered_become_warm_and_take_over(app: Application) -
     app.verify()
 
 
+@pytest.mark.slow
 def test_a_unit_that_has_failed_is_served_again_by_order_without_a_restart(app: Application) -> None:
     failing, unit = fail_once(app, "joined", "KeyError")
     wait_until(lambda: f"unit {unit}: not served by process" in order(app, "status"), "status reports the unit")

@@ -66,6 +66,7 @@ def consume(bootstrap: str, topic: str, count: int) -> list[bytes]:
     return values
 
 
+@pytest.mark.slow
 def test_kafka_keeps_port_and_acknowledged_records_over_a_crash(stack: LocalStack, kafka: str) -> None:
     topic = "stack-crash"
     admin = AdminClient({"bootstrap.servers": kafka})

@@ -139,6 +139,7 @@ def test_records_that_are_removed_before_a_slow_joiner_reads_them_stop_it(app: A
         assert "retention" in line
 
 
+@pytest.mark.slow
 def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application]) -> None:
     for one in apps:
         run_to_the_end(one, seeded_entries(96, 600))

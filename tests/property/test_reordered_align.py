@@ -176,6 +176,7 @@ def test_any_cut_and_order_of_rows_within_the_lateness_gives_the_rows_of_the_who
         assert found == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(feed=cuts(SIDES, 5, 5), how=all_rules())
 def test_no_watermark_makes_a_row_certain_before_the_time_that_was_announced(feed: list[Cut], how: AlignRules) -> None:

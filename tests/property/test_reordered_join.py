@@ -123,6 +123,7 @@ def test_any_cut_and_order_of_rows_within_the_lateness_gives_the_join_of_the_who
     assert sorted(found, key=str) == sorted(whole, key=str)
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(feed=cuts(2, 6, 6), how=RULES)
 @example(

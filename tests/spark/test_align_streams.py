@@ -50,6 +50,7 @@ def drawn(seed: int, cuts: int, span: int) -> list[list[list[Row]]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 def test_after_each_micro_batch_the_certain_rows_have_come_out_also_over_a_restart(
     spark: SparkSession, tmp_path: Path, seed: int

@@ -33,6 +33,7 @@ def run(code: str = _JOIN, *, path: Path, **environment: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.slow
 def test_they_are_compiled_from_an_archive_where_nothing_can_be_kept(tmp_path: Path) -> None:
     archive = tmp_path / "joiner.zip"
     with zipfile.ZipFile(archive, "w") as file:
