@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from joiner.runtime.membership.site import SiteMembership
 from joiner.runtime.settings import JoinerSettings
-from tests.simulation.cores import on_one_core
 from tests.simulation.feed import APPLICATION, Step, make_feed, make_settings
 from tests.simulation.incidents import Incident, Incidents
 from tests.simulation.memory_log import COMMITTED, Transaction
@@ -59,7 +58,7 @@ _FOUND: Final = ("input records", "watermarks written")
 def play(seed: int, only: Incident | None = None) -> Outcome:
     """Run the history of a seed. ``only``: the single incident that happens in it."""
     history = History(seed, only)
-    with on_one_core(), on_stage(history.world):
+    with on_stage(history.world):
         history.world.play()
     return Outcome(seed, history.difference, history.world.counts, history.world.timeline)
 

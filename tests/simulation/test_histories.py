@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.seed_text import parse_seeds
-from tests.simulation.cores import on_one_core
 from tests.simulation.history import History, play
 from tests.simulation.incidents import Incidents
 from tests.simulation.seeds import Tally, play_all
@@ -61,14 +60,6 @@ def test_if_a_history_may_have_one_incident_alone_no_other_happens() -> None:
     others = {"retention", "compaction", "outsider", "clock jump", "markers forgotten", "topics unknown", "strangers"}
     assert counts["offsets reset"]
     assert not others & counts.keys()
-
-
-def test_a_history_is_played_on_one_core_and_the_next_test_on_all() -> None:
-    cores = getattr(os, "sched_getaffinity", lambda _process: {0})
-    before = cores(0)
-    with on_one_core():
-        assert len(cores(0)) == 1
-    assert cores(0) == before
 
 
 def test_nothing_goes_wrong_any_more_once_a_history_heals() -> None:
