@@ -70,7 +70,8 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, lambda *_: None)  # whoever has pressed Ctrl-C means the tests
         while True:
-            ready, _, _ = select.select([self._requests, self._woken], [], [])
+            wanted: list[socket.socket | int] = [self._requests, self._woken]
+            ready, _, _ = select.select(wanted, [], [])
             if self._woken in ready:
                 os.read(self._woken, 4096)
                 self._report()
