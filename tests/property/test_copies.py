@@ -10,6 +10,7 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.kafka.topics import TopicFacts
 from broker.wire.origin import Origin, encode_origin
 from joiner.check.found.copy_log import Committed
 from joiner.check.found.evidence import Message
@@ -54,7 +55,7 @@ def copied(settings: JoinerSettings, originals: list[Message], size: int) -> lis
     producer = RecordingProducer()
     member: Any = SimpleNamespace(consumer_group_metadata=lambda: "group")
     with patch.object(copies, "make_producer", lambda _kafka, **_more: producer):
-        writer = CopyWriter(settings, ManualClock())
+        writer = CopyWriter(settings, {"plant": TopicFacts("source-id", SOURCES)}, ManualClock())
     for begin in range(0, len(originals), size):
         parts = []
         for source in range(SOURCES):

@@ -77,7 +77,7 @@ class _Topic:
                     self._differ("unexpected", source, offset, f"is in {self._at(found)}, but there is no original")
 
     def _add(self, copy: Copy, first: dict[tuple[int, int], int], last: dict[tuple[int, int], int]) -> None:
-        topic, source, offset = copy.origin
+        topic, source, offset, _ = copy.origin
         message = copy.message
         found = _Found(message.partition, message.offset, _content(message))
         if topic != self._topic:

@@ -8,10 +8,10 @@ after `TRANSACTION_S`.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -26,6 +26,9 @@ from joiner.runtime.repartition.merging import Part, merged_order
 from joiner.runtime.repartition.prior import RepartitionError, origin_of
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decoding.messages import Messages
+
+if TYPE_CHECKING:
+    from broker.kafka.topics import TopicFacts
 
 TRANSACTION_S: Final = 10.0
 """How long a transaction may take. Messages after an open one are not read, so that nobody waits longer for a process
@@ -54,8 +57,9 @@ class CopyWriter:
     `commit` also raises `SchemaUnavailable` if the schema that a message names cannot be fetched.
     """
 
-    def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
-        self._targets, self._clock = settings.repartitioned, clock
+    def __init__(self, settings: JoinerSettings, facts: Mapping[str, TopicFacts], clock: Clock) -> None:
+        """``facts``: those of the topics to copy, whose ids are noted in the copies."""
+        self._targets, self._facts, self._clock = settings.repartitioned, facts, clock
         self._count = settings.topics.partitions
         self._mappings = {
             topic: MappedTopic(settings.mapped_streams(target), settings.events.time_unit, schemas_of(settings))
@@ -127,7 +131,8 @@ class CopyWriter:
         for number, row in merged_order(parts):
             topic, source, _ = parts[number]
             offsets, times_ms, keys, values = columns[number]
-            self._copy_one(Origin(topic, source, offsets[row]), times_ms[row], keys[row], values[row])
+            origin = Origin(topic, source, offsets[row], self._facts[topic].topic_id)
+            self._copy_one(origin, times_ms[row], keys[row], values[row])
 
     def _copy_one(self, origin: Origin, at_ms: int, source_key: bytes | None, value: bytes | None) -> None:
         thing = self._mappings[origin.topic].thing_of(value, source_key)
@@ -179,7 +184,7 @@ class CopyRefused(RepartitionError):
     """Kafka refuses the copy of a message."""
 
     def __init__(self, refused: Refused, target: str) -> None:
-        error, (self.topic, partition, offset), size = refused
+        error, (self.topic, partition, offset, _), size = refused
         message = f"{self.topic} partition {partition} offset {offset} ({size} bytes) cannot be copied to {target}: "
         message += str(error.str())
         if (options := _REFUSALS.get(error.code())) is not None:

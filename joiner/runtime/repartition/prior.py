@@ -1,7 +1,9 @@
 """What the repartition topics already hold of partitions whose committed offsets do not say up to where to continue.
 
 That is the case if an offset is missing, because it has expired or was deleted, or if its note names another
-repartition topic. Only the copies themselves then tell what has been copied: their headers name the originals.
+repartition topic. Only the copies themselves then tell what has been copied: their headers name the originals. They
+also name the id of the copied topic, because Kafka deletes a topic's offsets, and with them the notes, when it deletes
+the topic.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from broker.wire.origin import ORIGIN_HEADER, Origin, decode_origin
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 _REPORT_S: Final = 10.0
 
 _FETCHED_KIB: Final = 16 * 1024
+
+_IDS_MAX: Final = 2
+"""How many ids of a copied topic are remembered. With two, one of them is not the current one."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,13 +55,55 @@ class Prior(NamedTuple):
     last: int | None
 
 
+@dataclass
+class Scan:
+    """What has been read of a repartition topic.
+
+    ``topic_id``: its id. ``ends``: the offset up to which each of its partitions was read. ``ranges``: the offsets of
+    the first and last original with a committed copy, by partition of the copied topic. ``sources``: the ids of that.
+    ``is_ours``: whether its first copy is one of that.
+    """
+
+    topic_id: str
+    ends: dict[int, int] = field(default_factory=dict)
+    ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
+    sources: set[str] = field(default_factory=set)
+    is_ours: bool = False
+
+    def add(self, origin: Origin) -> None:
+        """Add the original of a copy."""
+        first, last = self.ranges.get(origin.partition, (origin.offset, origin.offset))
+        self.ranges[origin.partition] = min(first, origin.offset), max(last, origin.offset)
+        if origin.topic_id and len(self.sources) < _IDS_MAX:
+            self.sources.add(origin.topic_id)
+
+
+class CopyScans:
+    """What has been read of all repartition topics. So each copy is read once, however often copying starts over."""
+
+    def __init__(self) -> None:
+        self._scans: dict[str, Scan] = {}
+
+    def of(self, target: str, topic_id: str) -> Scan:
+        """Return what has been read of a repartition topic with this id."""
+        found = self._scans.get(target)
+        if found is None or found.topic_id != topic_id:
+            found = self._scans[target] = Scan(topic_id)
+        return found
+
+
 def read_prior(
-    settings: JoinerSettings, facts: Mapping[str, TopicFacts], clock: Clock, is_over: Callable[[], bool]
+    settings: JoinerSettings,
+    facts: Mapping[str, TopicFacts],
+    clock: Clock,
+    is_over: Callable[[], bool],
+    scans: CopyScans,
 ) -> dict[Place, Prior]:
-    """Return what is known of the partitions that need it, usually none. Their topics are then read once.
+    """Return what is known of the partitions that need it, usually none. Their topics are then read, except for what
+    ``scans`` already contains.
 
     ``is_over``: whether to stop reading, called for each message. Raises `RepartitionError` if a repartition topic
-    holds copies of another topic, `Stopped`, and KafkaException.
+    holds copies of another topic, or of an earlier one of the same name, `Stopped`, and KafkaException.
     """
     # An open transaction may still change a committed offset. Copying begins only once it has ended.
     relaxed = {"isolation_level": "read_uncommitted"}
@@ -67,7 +115,8 @@ def read_prior(
     ):
         log = _CopyReader(asking, reading, clock, is_over)
         for topic, target in settings.repartitioned.items():
-            log.check_origin(target, facts[target].partitions, topic)
+            scan = scans.of(target, facts[target].topic_id)
+            log.check_origin(scan, target, facts[target].partitions, topic)
             doubtful = {}
             for place in committed_offsets(asking, topic, facts[topic].partitions):
                 progress = decode_progress(place.metadata)
@@ -75,11 +124,22 @@ def read_prior(
                 if place.offset < 0 or other:
                     doubtful[place.partition] = place.offset, place.metadata or ""
             if doubtful:
-                ranges = log.ranges(target, facts[target].partitions, topic)
+                log.read(scan, target, facts[target].partitions, topic)
+                if scan.sources - {facts[topic].topic_id}:
+                    raise recreated(settings, topic)
                 for number, (offset, note) in doubtful.items():
-                    first, last = ranges.get(number, (None, None))
+                    first, last = scan.ranges.get(number, (None, None))
                     found[topic, number] = Prior(offset, note, first, last)
     return found
+
+
+def recreated(settings: JoinerSettings, topic: str) -> RepartitionError:
+    """Return the error for a copied topic that is another one than before."""
+    return RepartitionError(
+        f"topic {topic} was deleted and recreated, so the offsets up to which it was copied refer to other messages: "
+        f"stop the joiner and all processes that repartition, and start over with `joiner reset`, which deletes "
+        f"{settings.repartitioned[topic]} and the offsets"
+    )
 
 
 class _CopyReader:
@@ -88,12 +148,12 @@ class _CopyReader:
     def __init__(self, asking: Consumer, reading: Consumer, clock: Clock, is_over: Callable[[], bool]) -> None:
         self._asking, self._reading, self._clock, self._is_over = asking, reading, clock, is_over
 
-    def check_origin(self, target: str, partitions: int, topic: str) -> None:
+    def check_origin(self, scan: Scan, target: str, partitions: int, topic: str) -> None:
         """Raise `RepartitionError` if the first copy is of another topic than ``topic``.
 
         The names of two applications and of two topics, joined by a dot, can be the same.
         """
-        for partition in range(partitions):
+        for partition in range(0 if scan.is_ours else partitions):
             # Only what is committed by now: an open transaction need not be waited for.
             low, high = log_range(self._reading, target, partition)
             origin = next(self._origins(target, partition, low, high), None)
@@ -104,32 +164,31 @@ class _CopyReader:
                 )
                 raise RepartitionError(message)
             if origin is not None:
+                scan.is_ours = True
                 return
 
-    def ranges(self, target: str, partitions: int, topic: str) -> dict[int, tuple[int, int]]:
-        """Return the offsets of the first and last original with a committed copy, by partition of ``topic``."""
-        found: dict[int, tuple[int, int]] = {}
+    def read(self, scan: Scan, target: str, partitions: int, topic: str) -> None:
+        """Read the committed copies that have not been read yet."""
         count, report_s = 0, self._clock.monotonic_s() + _REPORT_S
         for partition in range(partitions):
             # With the end of a read-uncommitted consumer, open transactions are waited for: copies may be behind them.
             low, high = log_range(self._asking, target, partition)
-            for origin in self._origins(target, partition, low, high):
+            for origin in self._origins(target, partition, max(low, scan.ends.get(partition, 0)), high):
                 count += 1
                 if origin.topic == topic:
-                    first, last = found.get(origin.partition, (origin.offset, origin.offset))
-                    found[origin.partition] = min(first, origin.offset), max(last, origin.offset)
+                    scan.add(origin)
                 if (now_s := self._clock.monotonic_s()) > report_s:
                     report_s = now_s + _REPORT_S
                     what = "repartitioning: reading which messages of %s were copied: %s copies, partition %s of %s"
                     _log.info(what, topic, count, partition, target)
-        if found:
+            scan.ends[partition] = high
+        if count and scan.ranges:
             _log.warning(
                 "repartitioning: %s has no valid committed offsets, but %s holds copies of it up to the offsets %s",
                 topic,
                 target,
-                {number: last for number, (_, last) in sorted(found.items())},
+                {number: last for number, (_, last) in sorted(scan.ranges.items())},
             )
-        return found
 
     def _origins(self, target: str, partition: int, low: int, high: int) -> Iterator[Origin]:
         """Yield the origins of the committed copies between two offsets. Raises `Stopped` if it is to stop."""

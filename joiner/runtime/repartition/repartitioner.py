@@ -18,7 +18,7 @@ from joiner.runtime.kafka.clients import describe, make_admin
 from joiner.runtime.kafka.topics import TopicWatch, check_sources, repartition_topic_specs, retention_warnings
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.repartition.copies import CopyRefused, CopyWriter
-from joiner.runtime.repartition.prior import RepartitionError, Stopped, read_prior
+from joiner.runtime.repartition.prior import CopyScans, RepartitionError, Stopped, read_prior
 from joiner.runtime.repartition.source import SourceReader
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Repartitioner:
         self._wait_s = _WAIT_MIN_S
         self._reported_s = -math.inf
         self._warned: set[str] = set()
+        self._scans = CopyScans()
 
     def stop(self) -> None:
         """Ask it to stop. Safe to call from a signal handler."""
@@ -137,11 +138,11 @@ class Repartitioner:
         facts = self._wait_for_topics(admin)
         if facts is None:
             return
-        prior = read_prior(settings, facts, self._clock, self._is_over)
+        prior = read_prior(settings, facts, self._clock, self._is_over, self._scans)
         watch = TopicWatch(admin, facts, self._clock, may_grow=settings.repartitioned.keys())
         commit_s = settings.application.commit_interval / 1e9
         with (
-            closing(CopyWriter(settings, self._clock)) as writer,
+            closing(CopyWriter(settings, facts, self._clock)) as writer,
             closing(SourceReader(settings, facts, self._clock, prior)) as reader,
         ):
             names = ", ".join(settings.repartitioned)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joiner.runtime.kafka.clients import log_range
-from joiner.runtime.repartition.prior import Prior, RepartitionError
+from joiner.runtime.repartition.prior import Prior, RepartitionError, recreated
 from joiner.runtime.repartition.progress import Progress, decode_progress, shown_key
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Starts:
         if at < 0 or before is None or before.target != ids[1]:
             start, at = self._continue_from(committed, target)
             before = Progress(*ids, key, start)
-        self._check_same(committed.topic, target, before, Progress(*ids, key, before.start))
+        self._check_same(committed.topic, before, Progress(*ids, key, before.start))
         return at, before
 
     def _continue_from(self, committed: TopicPartition, target: str) -> tuple[int, int]:
@@ -64,22 +64,15 @@ class Starts:
         if committed.offset >= 0:
             message = (
                 f"{target} was deleted and recreated, and already holds copies of {topic} partition {number}, which "
-                "would be copied a second time: stop the joiner and all processes that repartition, delete "
-                f"{target}, and start over with `joiner reset`"
+                "would be copied a second time: stop the joiner and all processes that repartition, and start over "
+                f"with `joiner reset`, which deletes {target}"
             )
             raise RepartitionError(message)
         return prior.first, prior.last + 1
 
-    def _check_same(self, topic: str, target: str, before: Progress, now: Progress) -> None:
-        group = self._settings.repartition_group
+    def _check_same(self, topic: str, before: Progress, now: Progress) -> None:
         if before.source != now.source:
-            message = (
-                f"topic {topic} was deleted and recreated, so the offsets up to which it was copied refer to other "
-                f"messages: stop the joiner and all processes that repartition, delete {target} and the group's "
-                f"offsets (kafka-consumer-groups --bootstrap-server … --group {group} --topic {topic} "
-                "--delete-offsets), and start over with `joiner reset`"
-            )
-            raise RepartitionError(message)
+            raise recreated(self._settings, topic)
         if before.key != now.key:
             message = (
                 f"{topic} was copied with key = {before.key!r}, but now it is {now.key!r}, so copies of the same thing "

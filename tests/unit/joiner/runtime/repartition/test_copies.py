@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from broker.kafka.topics import TopicFacts
 from broker.partitioner import partition_of
 from joiner.runtime.repartition import copies
 from joiner.runtime.repartition.copies import CopyWriter
@@ -28,6 +29,7 @@ SPEED: dict[str, Any] = {
 }
 MEMBER: Any = SimpleNamespace(consumer_group_metadata=lambda: "group")
 OFFSETS = [TopicPartition("plant", 6, 13, "note")]
+FACTS = {"plant": TopicFacts("source-id", 7)}
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def producer(monkeypatch: pytest.MonkeyPatch) -> RecordingProducer:
 
 
 def writer_of(**stream: Any) -> CopyWriter:
-    return CopyWriter(make_settings(stream=[SPEED | stream], partitions=4), ManualClock())
+    return CopyWriter(make_settings(stream=[SPEED | stream], partitions=4), FACTS, ManualClock())
 
 
 def part(*messages: tuple[bytes | None, bytes | None], at_ms: int = 77) -> Part:
@@ -56,7 +58,7 @@ def test_a_copy_is_in_the_partition_of_its_key_and_otherwise_as_it_was(producer:
     value = b'{"id": "m7", "more": [1]}'
     (copy,) = copied(producer, writer_of(), part((value, b"another key")))
     right = partition_of(b"m7", 4)
-    assert copy == Produced("lsb.plant.repartition", value, b"m7", right, 77, [("lsb-origin", b"plant/6/10")])
+    assert copy == Produced("lsb.plant.repartition", value, b"m7", right, 77, [("lsb-origin", b"plant/6/10/source-id")])
     assert producer.offsets == {("plant", 6): (13, "note")}
 
 

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.repartition import prior
-from joiner.runtime.repartition.prior import Prior, RepartitionError, Stopped, read_prior
+from joiner.runtime.repartition.prior import CopyScans, Prior, RepartitionError, Stopped, read_prior
 from joiner.runtime.repartition.progress import Progress, encode_progress
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
@@ -31,6 +31,7 @@ class Log:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *logs: list[bytes | None]) -> None:
         self.logs, self.committed = logs or ([], []), [VALID, VALID, VALID]
         self.read: list[tuple[int, int]] = []
+        self.scans = CopyScans()
         self.is_over = False
         monkeypatch.setattr(prior, "make_reader", lambda *_, **more: SimpleNamespace(close=lambda: None, **more))
         monkeypatch.setattr(prior, "committed_offsets", self._offsets)
@@ -52,8 +53,9 @@ class Log:
             headers = None if header is None else [("lsb-origin", header)]
             yield SimpleNamespace(headers=lambda headers=headers: headers)
 
-    def found(self) -> dict[tuple[str, int], Prior]:
-        return read_prior(make_settings(stream=[SPEED], partitions=2), FACTS, ManualClock(), lambda: self.is_over)
+    def found(self, facts: dict[str, TopicFacts] = FACTS) -> dict[tuple[str, int], Prior]:
+        settings = make_settings(stream=[SPEED], partitions=2)
+        return read_prior(settings, facts, ManualClock(), lambda: self.is_over, self.scans)
 
 
 def test_copies_are_read_only_if_an_offset_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +79,29 @@ def test_copies_of_another_topic_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     log = Log(monkeypatch, [], [None, b"other/0/1", b"plant/0/1"])
     with pytest.raises(RepartitionError, match=f"{TARGET} holds copies of other, not of plant: .*another name"):
         log.found()
+
+
+def test_copies_of_an_earlier_topic_of_the_same_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka has deleted the offsets along with the topic."""
+    log = Log(monkeypatch, [b"plant/0/7/former-id"], [None, b"plant/1/2/source-id"])
+    log.committed = [MISSING, MISSING, MISSING]
+    for _ in range(2):
+        with pytest.raises(RepartitionError, match=f"plant was deleted and recreated.*deletes {TARGET}"):
+            log.found()
+    log.logs = ([b"plant/0/7/source-id"], [])
+    assert log.found(FACTS | {TARGET: TopicFacts("another-id", 2)})["plant", 0] == Prior(*MISSING, 7, 7)
+
+
+def test_each_copy_is_read_once_however_often_copying_starts_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch, [b"plant/0/7", b"plant/1/3"], [b"plant/0/8"])
+    log.committed = [MISSING, VALID, MISSING]
+    first = log.found()
+    log.read.clear()
+    assert log.found() == first
+    assert log.read == []
+    log.logs[1].append(b"plant/2/5")
+    assert log.found() == {("plant", 0): Prior(*MISSING, 7, 8), ("plant", 2): Prior(*MISSING, 5, 5)}
+    assert log.read == [(1, 1)]
 
 
 def test_reading_ends_when_the_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
