@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from broker.kafka.topics import topic_facts
 from broker.settings import KafkaSettings
 from tests.integration.services import DEADLINE_S, wait_until
+from tests.simulation.copy_contract import CopyContract
 from tests.simulation.kafka_contract import KafkaContract
 
 
@@ -64,3 +65,7 @@ def cluster(kafka: str) -> Iterator[RealCluster]:
 
 class TestKafka(KafkaContract):
     """Runs the contract on a real broker."""
+
+
+class TestCopies(CopyContract):
+    """Runs the contract of repartitioning on a real broker."""

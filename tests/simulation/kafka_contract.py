@@ -32,8 +32,8 @@ from joiner.runtime.kafka.member_log import OFFSET_TAIL_BASE
 _OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the public name of the constant
 _FATAL = KafkaError._FATAL  # noqa: SLF001 - as above
 _ATTEMPTS_MAX = 50
-_LOOKS_MAX = 400
-_LOOK_S = 0.1
+LOOKS_MAX = 400
+LOOK_S = 0.1
 _ANSWER_S = 5.0
 _SESSION_MS = 6000
 
@@ -83,8 +83,8 @@ def read_until(cluster: Cluster, topic: str, end: int) -> list[bytes | None]:
     reader.assign([TopicPartition(topic, 0, 0)])
     values: list[bytes | None] = []
     try:
-        for _ in range(_LOOKS_MAX):
-            message = reader.poll(_LOOK_S)
+        for _ in range(LOOKS_MAX):
+            message = reader.poll(LOOK_S)
             if message is None:
                 continue
             if message.error() is None:
@@ -109,21 +109,22 @@ def ends(cluster: Cluster, topic: str) -> tuple[int, int]:
 class Member:
     """A member of a group, its assigned units, and the errors that it has received."""
 
-    def __init__(self, cluster: Cluster, group: str, topic: str, instance: str) -> None:
+    def __init__(self, cluster: Cluster, group: str, topic: str, instance: str | None) -> None:
+        """``instance``: the name of a static member, or None for a dynamic one."""
         self.units: set[int] = set()
         self.errors: list[KafkaError] = []
         self.consumer: Any = make_consumer(
             cluster.kafka,
             group,
-            group_instance_id=instance,
             session_timeout_ms=_SESSION_MS,
             partition_assignment_strategy="cooperative-sticky",
+            **({} if instance is None else {"group_instance_id": instance}),
         )
         self.consumer.subscribe([topic], on_assign=self._take, on_revoke=self._give, on_lost=self._give)
 
     def poll(self) -> None:
         """Poll once."""
-        message = self.consumer.poll(_LOOK_S)
+        message = self.consumer.poll(LOOK_S)
         if message is not None and message.error() is not None:
             self.errors.append(message.error())
 
@@ -144,7 +145,7 @@ class Member:
 
 
 def poll_until(condition: Callable[[], bool], *members: Member) -> None:
-    for _ in range(_LOOKS_MAX):
+    for _ in range(LOOKS_MAX):
         if condition():
             return
         for member in members:
@@ -263,11 +264,13 @@ class KafkaContract:
         producer = producer_of(cluster, topic)
         open_transaction(producer, topic, b"one")
         producer.send_offsets_to_transaction(
-            [TopicPartition(topic, 0, 17)], group_metadata_consumer.consumer_group_metadata(), 30
+            [TopicPartition(topic, 0, 17, "a note")], group_metadata_consumer.consumer_group_metadata(), 30
         )
         assert committed() is None
         producer.commit_transaction(30)
-        assert 17 in (committed() for _ in range(_LOOKS_MAX))
+        assert 17 in (committed() for _ in range(LOOKS_MAX))
+        (place,) = group_metadata_consumer.committed([TopicPartition(topic, 0)], 30)
+        assert place.metadata == "a note"
         group_metadata_consumer.close()
 
     def test_a_commit_whose_answer_was_lost_may_be_asked_for_again(self, cluster: Cluster) -> None:
@@ -301,7 +304,7 @@ class KafkaContract:
         assert ends(cluster, topic) == (2, 4)
         reader: Any = make_reader(cluster.kafka, "contract")
         reader.assign([TopicPartition(topic, 0, 0)])
-        found = next(message for _ in range(_LOOKS_MAX) if (message := reader.poll(_LOOK_S)) is not None)
+        found = next(message for _ in range(LOOKS_MAX) if (message := reader.poll(LOOK_S)) is not None)
         assert (found.error().code(), found.topic(), found.partition()) == (_OUT_OF_RANGE, topic, 0)
         reader.close()
 
@@ -318,8 +321,8 @@ class KafkaContract:
         open_transaction(producer, topic, b"next")
         producer.commit_transaction(30)
         found: list[bytes] = []
-        for _ in range(_LOOKS_MAX):
-            message = reader.poll(_LOOK_S)
+        for _ in range(LOOKS_MAX):
+            message = reader.poll(LOOK_S)
             if message is not None and message.error() is None:
                 found.append(message.value())
             elif message is not None and message.error().code() == _OUT_OF_RANGE:

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from tests.simulation.memory_groups import Place
+from tests.simulation.memory_groups import GroupMetadata, Place
 from tests.simulation.memory_kafka import MemoryKafka, kafka_error
-from tests.simulation.memory_log import ABORTED, COMMITTED, Transaction
+from tests.simulation.memory_log import ABORTED, COMMITTED, Headers, Transaction
 
 Result = TypeVar("Result")
 
@@ -64,6 +64,7 @@ class MemoryMessage(NamedTuple):
     time_ms: int = 0
     content: tuple[bytes | None, bytes | None] = (None, None)
     fault: KafkaError | None = None
+    carried: Headers | None = None
 
     def topic(self) -> str | None:
         """Return the topic."""
@@ -89,6 +90,10 @@ class MemoryMessage(NamedTuple):
         """Return the value."""
         return self.content[1]
 
+    def headers(self) -> Headers | None:
+        """Return the headers, or None if there are none."""
+        return self.carried
+
     def error(self) -> KafkaError | None:
         """Return the error, or None for a record."""
         return self.fault
@@ -103,6 +108,8 @@ class _Waiting(NamedTuple):
     key: bytes | None
     value: bytes | None
     on_delivery: _OnDelivery | None = None
+    time_ms: int | None = None
+    headers: Headers | None = None
 
 
 class MemoryAdmin:
@@ -176,8 +183,25 @@ class MemoryAdmin:
             for place in places
         }
 
+    def describe_configs(self, resources: Sequence[Any], **_options: Any) -> dict[Any, Future[Any]]:
+        """Return the configurations of topics, for those of their settings that are looked at."""
+
+        def look() -> dict[Any, Future[Any]]:
+            found = {}
+            for resource in resources:
+                found[resource] = future = Future[Any]()
+                if resource.name in self._link.kafka.topics:
+                    config = self._link.kafka.config(resource.name)
+                    future.set_result({name: SimpleNamespace(value=value) for name, value in config.items()})
+                else:
+                    future.set_exception(kafka_error(KafkaError.UNKNOWN_TOPIC_OR_PART, f"{resource.name} is not known"))
+            return found
+
+        return self._link.act("describe", look)
+
     def _create(self, topic: Any) -> None:
-        self._link.kafka.create_topic(topic.topic, topic.num_partitions)
+        if topic.topic not in self._link.kafka.topics:
+            self._link.kafka.create_topic(topic.topic, topic.num_partitions, topic.config)
 
     def _done(self, effect: Callable[[], None]) -> Future[None]:
         future: Future[None] = Future()
@@ -268,12 +292,15 @@ class MemoryProducer:
         key: bytes | None = None,
         partition: int = 0,
         on_delivery: _OnDelivery | None = None,
+        timestamp: int | None = None,
+        headers: Headers | None = None,
     ) -> None:
         """Buffer a record. The next flush calls ``on_delivery``."""
         self._tell("produce", lambda: None)
         if self._id and not self._is_open:
             raise kafka_error(_STATE, "no transaction is open")
-        self._buffer.setdefault((topic, partition), []).append(_Waiting(key, value, on_delivery))
+        waiting = _Waiting(key, value, on_delivery, timestamp, headers)
+        self._buffer.setdefault((topic, partition), []).append(waiting)
         self._let_some_go()
 
     def produce_batch(self, topic: str, messages: list[dict[str, Any]], partition: int = 0) -> int:
@@ -301,15 +328,12 @@ class MemoryProducer:
             on_delivery(None, message)
         return 0
 
-    def send_offsets_to_transaction(self, offsets: list[TopicPartition], group: Any, _timeout: float = 0) -> None:
+    def send_offsets_to_transaction(
+        self, offsets: list[TopicPartition], metadata: GroupMetadata, _timeout: float = 0
+    ) -> None:
         """Add consumer offsets to the transaction."""
-
-        def send() -> None:
-            within = self._kafka.transaction(self._id, self._epoch)
-            sent = {(at.topic, at.partition): at.offset for at in offsets}
-            within.offsets.setdefault(group, {}).update(sent)
-
-        self._tell("send_offsets", send)
+        sent = {(at.topic, at.partition): (at.offset, at.metadata or "") for at in offsets}
+        self._tell("send_offsets", partial(self._kafka.add_offsets, self._id, self._epoch, metadata, sent))
 
     def commit_transaction(self, _timeout: float = 0) -> None:
         """Flush, then commit. May be called again if the response was lost."""
@@ -377,10 +401,10 @@ class MemoryProducer:
             if identity.transaction is not within:
                 return
             within = self._kafka.transaction(self._id, self._epoch)
-        for key, value, on_delivery in going:
-            at = self._kafka.append(*place, key, value, within)
+        for key, value, on_delivery, time_ms, headers in going:
+            at = self._kafka.append(*place, key, value, within, headers, time_ms)
             if on_delivery is not None:
-                self._to_deliver.append((on_delivery, MemoryMessage(place, at, content=(key, value))))
+                self._to_deliver.append((on_delivery, MemoryMessage(place, at, content=(key, value), carried=headers)))
         del waiting[: len(going)]
         if not waiting:
             self._buffer.pop(place, None)

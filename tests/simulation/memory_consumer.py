@@ -11,7 +11,8 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaE
 
 from joiner.runtime.kafka.member_log import OFFSET_TAIL_BASE
 from tests.simulation.memory_clients import Link, MemoryMessage
-from tests.simulation.memory_groups import Member, Place
+from tests.simulation.memory_groups import GroupMetadata, Member, Place
+from tests.simulation.memory_kafka import kafka_error
 from tests.simulation.memory_log import Log
 
 # The public names of the library's constants begin with an underscore.
@@ -19,6 +20,7 @@ _EOF = KafkaError._PARTITION_EOF  # noqa: SLF001
 _OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
 _FATAL = KafkaError._FATAL  # noqa: SLF001
 _BAD_MESSAGE = KafkaError._BAD_MSG  # noqa: SLF001
+_TIMED_OUT = KafkaError._TIMED_OUT  # noqa: SLF001
 
 _DAMAGED = 2
 """The number of records that an error replaces."""
@@ -82,19 +84,24 @@ class MemoryConsumer:
         return [TopicPartition(*place) for place in self._positions]
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
-        """Pause these partitions, which stay assigned."""
-        for place in places:
-            self._positions[place.topic, place.partition].is_paused = True
+        """Pause these partitions, which stay assigned. Others are ignored, as by the library."""
+        self._set_paused(places, is_paused=True)
 
     def resume(self, places: Iterable[TopicPartition]) -> None:
         """Resume these partitions."""
+        self._set_paused(places, is_paused=False)
+
+    def _set_paused(self, places: Iterable[TopicPartition], *, is_paused: bool) -> None:
         for place in places:
-            self._positions[place.topic, place.partition].is_paused = False
+            if (position := self._positions.get((place.topic, place.partition))) is not None:
+                position.is_paused = is_paused
 
     def consume(self, num_messages: int = 1, timeout: float = 0) -> list[MemoryMessage]:
-        """Return available records from one or more partitions."""
+        """Return available records from one or more partitions. Calls the callbacks of a group member."""
+        self._serve_group()
         try:
-            found = self._link.act("consume", lambda: self._fetch(num_messages))
+            fetched = self._link.act("consume", lambda: self._fetch(num_messages))
+            found, self._pending = self._pending + fetched, []
         except KafkaException as error:
             # A client that cannot reach any broker reports this as an event.
             found = [MemoryMessage((None, -1), -1, fault=error.args[0])]
@@ -114,14 +121,22 @@ class MemoryConsumer:
             self._pending += self._fetch(1)
         return self._pending.pop(0) if self._pending else None
 
-    def get_watermark_offsets(self, place: TopicPartition, **_options: Any) -> tuple[int, int]:
-        """Return the first offset, and the end offset up to which this consumer may read."""
+    def get_watermark_offsets(self, place: TopicPartition, *, cached: bool = False, **_options: Any) -> tuple[int, int]:
+        """Return the first offset, and the end offset up to which this consumer may read.
+
+        ``cached``: make no request. The library returns what it has last learned, or -1001.
+        """
 
         def look() -> tuple[int, int]:
             log = self._kafka.log(place.topic, place.partition)
             return log.low, self._end(log)
 
-        return self._link.act("watermarks", look)
+        if not cached:
+            return self._link.act("watermarks", look)
+        try:
+            return look()
+        except KafkaException:
+            return OFFSET_INVALID, OFFSET_INVALID
 
     def offsets_for_times(self, places: list[TopicPartition], _timeout: float = 0) -> list[TopicPartition]:
         """Return the ends up to which this consumer may read. The joiner requests no other times."""
@@ -136,21 +151,26 @@ class MemoryConsumer:
 
         return self._link.act("watermarks", look)
 
-    def committed(self, places: list[TopicPartition], _timeout: float = 0) -> list[TopicPartition]:
-        """Return the group's committed offsets."""
+    def committed(self, places: list[TopicPartition], timeout: float = 0) -> list[TopicPartition]:
+        """Return the group's committed offsets, with their notes."""
 
         def look() -> list[TopicPartition]:
-            offsets = self._kafka.group_offsets(self._group)
-            return [
-                TopicPartition(at.topic, at.partition, offsets.get((at.topic, at.partition), OFFSET_INVALID))
-                for at in places
-            ]
+            offsets, notes = self._kafka.group_offsets(self._group), self._kafka.notes.get(self._group, {})
+            found = [(at.topic, at.partition) for at in places]
+            return [TopicPartition(*at, offsets.get(at, OFFSET_INVALID), notes.get(at, "")) for at in found]
 
+        kafka = self._kafka
+        if kafka.hides_unstable_offsets and self._is_committed:
+            if any(kafka.is_unstable(self._group, (at.topic, at.partition)) for at in places):
+                # The library asks again until the timeout.
+                self._link.pass_time(timeout)
+            if any(kafka.is_unstable(self._group, (at.topic, at.partition)) for at in places):
+                raise kafka_error(_TIMED_OUT, "Failed to get committed offsets", retriable=True)
         return self._link.act("committed", look)
 
-    def consumer_group_metadata(self) -> Any:
-        """Return the group metadata for committing offsets: only the name, because these groups do not fence."""
-        return self._group
+    def consumer_group_metadata(self) -> GroupMetadata:
+        """Return the group metadata for committing offsets."""
+        return GroupMetadata(self._group, self._member)
 
     def close(self) -> None:
         """Close the consumer. A static member keeps its place in the group until its session expires."""
@@ -199,7 +219,7 @@ class MemoryConsumer:
         elif member.is_forgotten:
             self._fall_out()
             self._join()
-            if draw is not None and draw.random() < 0.3 and self._member is not None:
+            if self._instance and draw is not None and draw.random() < 0.3 and self._member is not None:
                 # As in the library: a last heartbeat under the old member id fences the member itself.
                 self._member.is_fenced = True
         else:
@@ -271,7 +291,7 @@ class MemoryConsumer:
                 text = f"fetch failed due to requested offset {position.at} not available on the broker"
                 return [MemoryMessage(place, position.at, fault=KafkaError(_OUT_OF_RANGE, text))]
         entries, position.at = log.read(position.at, count, committed=self._is_committed)
-        found = [MemoryMessage(place, at.offset, at.time_ms, (at.key, at.value)) for at in entries]
+        found = [MemoryMessage(place, at.offset, at.time_ms, (at.key, at.value), carried=at.headers) for at in entries]
         if self._kafka.damaged and len(found) > _DAMAGED:
             self._kafka.damaged -= 1
             _leave_out(place, found, self._link.draw)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from tests.simulation.memory_kafka import MemoryKafka
@@ -32,6 +32,13 @@ class Member:
     due: set[Place] = field(default_factory=set)
     is_fenced: bool = False
     is_forgotten: bool = False
+
+
+class GroupMetadata(NamedTuple):
+    """What a consumer knows of its group when it asks. ``member``: None if it is not a member."""
+
+    group: str
+    member: Member | None = None
 
 
 class Group:
@@ -65,6 +72,18 @@ class Group:
         if member in self.members and not member.instance:
             self._forget(member)
         member.beats = lambda: False
+
+    def permits(self, metadata: GroupMetadata) -> bool:
+        """Return whether offsets may be committed: by members that are not fenced, and by strangers.
+
+        A member that has not heard of a rebalance yet still has its partitions, so Kafka accepts its offsets, too.
+        """
+        member = metadata.member
+        return member is None or (member in self.members and not member.is_fenced)
+
+    def notice_partitions(self) -> None:
+        """Assign partitions that were added to topics."""
+        self._spread()
 
     def expire(self) -> None:
         """Remove the members whose session has expired."""

@@ -7,21 +7,31 @@ replication, and requests are not reordered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from tests.simulation.memory_groups import Group
-from tests.simulation.memory_log import ABORTED, COMMITTED, OPEN, Log, Transaction
+from tests.simulation.memory_groups import Group, GroupMetadata, Place
+from tests.simulation.memory_log import ABORTED, COMMITTED, OPEN, Headers, Log, Transaction
+
+DEFAULTS: Final = {
+    "cleanup.policy": "delete",
+    "message.timestamp.type": "LogAppendTime",
+    "retention.ms": "604800000",
+    "max.message.bytes": "1048588",
+}
+"""The configuration of a topic, if nothing else is given."""
 
 
 @dataclass
 class Topic:
-    """A topic. ``topic_id`` changes when the topic is deleted and created again."""
+    """A topic. ``topic_id`` changes when the topic is deleted and created again. ``config``: other than the default."""
 
     topic_id: str
     logs: list[Log]
+    config: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -37,13 +47,20 @@ class Identity:
 class MemoryKafka:
     """The broker. ``now_s`` is its clock; ``skew_ms`` is added to the append times of records."""
 
-    def __init__(self, now_s: Callable[[], float], *, markers_lag: bool = False) -> None:
-        """``markers_lag``: the markers of a decided transaction are written only by `write_marker`."""
+    def __init__(
+        self, now_s: Callable[[], float], *, markers_lag: bool = False, hides_unstable_offsets: bool = False
+    ) -> None:
+        """``markers_lag``: the markers of a decided transaction are written only by `write_marker`.
+        ``hides_unstable_offsets``: a committed offset is not told while a transaction may change it. Otherwise, such
+        transactions are ended first, as if they took no time.
+        """
         self.now_s = now_s
         self.skew_ms = 0
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
-        self.committed: dict[str, dict[tuple[str, int], int]] = {}
+        self.committed: dict[str, dict[Place, int]] = {}
+        self.notes: dict[str, dict[Place, str]] = {}
+        """The metadata of the committed offsets."""
         self.identities: dict[str, Identity] = {}
         self.aborted = 0
         self.is_slow_to_end = False
@@ -64,18 +81,29 @@ class MemoryKafka:
         self.decided: list[Transaction] = []
         """Transactions that are committed or aborted, but not yet marked in every partition."""
         self._markers_lag = markers_lag
+        self.hides_unstable_offsets = hides_unstable_offsets
         self._topics_made = 0
 
     # Topics
 
-    def create_topic(self, name: str, partitions: int) -> None:
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         """Create a topic with a new id."""
         self._topics_made += 1
-        self.topics[name] = Topic(f"id-{self._topics_made}", [Log() for _ in range(partitions)])
+        self.topics[name] = Topic(f"id-{self._topics_made}", [Log() for _ in range(partitions)], dict(config or {}))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with all its records."""
+        """Delete a topic with all its records and committed offsets."""
         del self.topics[name]
+        for by_group in (self.committed, self.notes):
+            for offsets in by_group.values():
+                for place in [place for place in offsets if place[0] == name]:
+                    del offsets[place]
+
+    def add_partition(self, name: str) -> None:
+        """Add a partition to a topic. The groups that read it notice that at once."""
+        self.topics[name].logs.append(Log())
+        for group in self.groups.values():
+            group.notice_partitions()
 
     def log(self, topic: str, partition: int) -> Log:
         """Return the log of a partition. Raises KafkaException if there is none."""
@@ -95,10 +123,27 @@ class MemoryKafka:
         return int(self.now_s() * 1000) + self.skew_ms
 
     def append(
-        self, topic: str, partition: int, key: bytes | None, value: bytes | None, within: Transaction | None = None
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        within: Transaction | None = None,
+        headers: Headers | None = None,
+        time_ms: int | None = None,
     ) -> int:
-        """Write a record, outside any transaction or within one whose epoch the caller has checked."""
-        return self.log(topic, partition).append(key, value, self.time_ms(), within)
+        """Write a record, outside any transaction or within one whose epoch the caller has checked.
+
+        ``time_ms``: the time that the producer has set, which counts unless the topic uses the time of appending.
+        """
+        log = self.log(topic, partition)
+        if time_ms is None or self.config(topic)["message.timestamp.type"] == "LogAppendTime":
+            time_ms = self.time_ms()
+        return log.append(key, value, time_ms, within, headers)
+
+    def config(self, topic: str) -> dict[str, str]:
+        """Return the configuration of a topic."""
+        return {**DEFAULTS, **self.topics[topic].config}
 
     # Transactions
 
@@ -200,6 +245,7 @@ class MemoryKafka:
         if transaction.state == COMMITTED:
             for group, offsets in transaction.offsets.items():
                 self.committed.setdefault(group, {}).update(offsets)
+                self.notes.setdefault(group, {}).update(transaction.notes[group])
 
     # Groups
 
@@ -207,8 +253,28 @@ class MemoryKafka:
         """Return a consumer group, creating it if necessary."""
         return self.groups.setdefault(name, Group(self))
 
-    def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
+    def add_offsets(
+        self, transactional_id: str, epoch: int, metadata: GroupMetadata, sent: Mapping[Place, tuple[int, str]]
+    ) -> None:
+        """Add consumer offsets and their notes to the open transaction.
+
+        Raises KafkaException if the producer is fenced, or if the member no longer belongs to the group.
+        """
+        within = self.transaction(transactional_id, epoch)
+        if not self.group(metadata.group).permits(metadata):
+            raise kafka_error(KafkaError.UNKNOWN_MEMBER_ID, "Broker: Unknown member", txn_requires_abort=True)
+        within.offsets.setdefault(metadata.group, {}).update({place: at for place, (at, _) in sent.items()})
+        within.notes.setdefault(metadata.group, {}).update({place: note for place, (_, note) in sent.items()})
+
+    def is_unstable(self, group: str, place: Place) -> bool:
+        """Return whether a transaction may still change a committed offset, or has done so without being marked."""
+        opened = [identity.transaction for identity in self.identities.values() if identity.transaction is not None]
+        return any(place in one.offsets.get(group, {}) for one in [*opened, *self.decided])
+
+    def group_offsets(self, group: str) -> dict[Place, int]:
         """Return the committed offsets of a group, after writing the markers of all decided transactions."""
+        if self.hides_unstable_offsets:
+            return self.committed.get(group, {})
         for identity in self.identities.values():
             self._settle(identity)
         return self.committed.get(group, {})

@@ -10,6 +10,9 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
+Headers = list[tuple[str, bytes | None]]
+"""The headers of a record."""
+
 OPEN: Final = "open"
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
@@ -30,6 +33,8 @@ class Transaction:
     """The logs that contain its records but not yet its marker."""
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
     """Consumer offsets by group and partition. They become visible with the commit."""
+    notes: dict[str, dict[tuple[str, int], str]] = field(default_factory=dict)
+    """The metadata of these offsets."""
 
 
 @dataclass(slots=True)
@@ -42,6 +47,7 @@ class Entry:
     value: bytes | None
     transaction: Transaction | None = None
     is_control: bool = False
+    headers: Headers | None = None
 
     @property
     def is_committed(self) -> bool:
@@ -66,13 +72,20 @@ class Log:
         """The last stable offset: that of the first record of the oldest open transaction, or the end of the log."""
         return min(self._first_open.values(), default=self.end)
 
-    def append(self, key: bytes | None, value: bytes | None, time_ms: int, transaction: Transaction | None) -> int:
+    def append(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        time_ms: int,
+        transaction: Transaction | None,
+        headers: Headers | None = None,
+    ) -> int:
         """Append a record. Return its offset."""
         if transaction is not None and transaction not in self._first_open:
             self._first_open[transaction] = self.end
             transaction.logs.append(self)
             self.epochs[transaction.producer] = transaction.epoch
-        return self._add(Entry(self.end, time_ms, key, value, transaction))
+        return self._add(Entry(self.end, time_ms, key, value, transaction, headers=headers))
 
     def write_marker(self, transaction: Transaction, time_ms: int) -> None:
         """Write the marker of a decided transaction. It also ends all other open transactions of the producer here.

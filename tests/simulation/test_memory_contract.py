@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError
 
 from broker.settings import KafkaSettings
 from tests.simulation.batch_reader_contract import BatchReaderContract
+from tests.simulation.copy_contract import CopyContract
 from tests.simulation.kafka_contract import KafkaContract
 from tests.simulation.memory_clients import MemoryProducer
 from tests.simulation.memory_kafka import MemoryKafka, kafka_error
@@ -63,7 +64,7 @@ class QuietWorld:
 
     def __init__(self) -> None:
         self.clock_s = 0.0
-        self.memory = MemoryKafka(lambda: self.clock_s)
+        self.memory = MemoryKafka(lambda: self.clock_s, hides_unstable_offsets=True)
         self.memory.is_slow_to_end = True
         self.draw = random.Random(1)
         self.snapshot_bytes_max = 10**9
@@ -109,6 +110,10 @@ def cluster() -> Iterator[QuietWorld]:
 
 class TestMemory(KafkaContract):
     """Runs the contract on the in-memory broker."""
+
+
+class TestCopiesInMemory(CopyContract):
+    """Runs the contract of repartitioning on the in-memory broker."""
 
 
 class TestObjectsFromMemory(BatchReaderContract):

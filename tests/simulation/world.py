@@ -50,26 +50,42 @@ class Director(Protocol):
         ...
 
 
-class SimulatedProcess:
-    """One run of the joiner."""
+class Program(Protocol):
+    """What a process runs."""
 
-    def __init__(self, world: World, settings: JoinerSettings, claimant: Claimant, *, standby: bool) -> None:
-        self.name = settings.application.instance
-        self.run = claimant.run
+    def run(self) -> int:
+        """Run until stopped. Return the exit status."""
+        ...
+
+    def stop(self) -> None:
+        """Ask it to stop."""
+        ...
+
+
+class SimulatedProcess:
+    """One run of a program."""
+
+    def __init__(self, world: World, name: str, run: str, program: Program) -> None:
+        self.name, self.run, self.program = name, run, program
         self.is_dead = self.is_ended = False
         self.frozen_until_s: float | None = None
-        self.joiner = JoinerProcess(settings, claimant, world.clock, standby=standby)
         self.producers: list[MemoryProducer] = []
         self.pool: list[Actor] = []
         self._world = world
         self.loop = Actor(self, self._live)
+
+    @property
+    def joiner(self) -> JoinerProcess:
+        """The program, if it is a joiner."""
+        assert isinstance(self.program, JoinerProcess)
+        return self.program
 
     def _live(self) -> None:
         status: int | BaseException
         try:
             if self.is_dead:
                 raise Dead
-            status = self.joiner.run()
+            status = self.program.run()
         except BaseException as error:  # noqa: BLE001 - passed to the world
             status = error
         self.is_ended = True
@@ -164,10 +180,19 @@ class World:
         *,
         standby: bool = False,
     ) -> SimulatedProcess:
-        """Start a process."""
+        """Start a joiner."""
         name = settings.application.instance
-        claimant = claimant or Claimant(f"{name}-{len(self._all)}", name, PROCESS)
-        process = SimulatedProcess(self, settings, claimant, standby=standby)
+        claimant = claimant or Claimant(self.run_name(name), name, PROCESS)
+        joiner = JoinerProcess(settings, claimant, self.clock, standby=standby)
+        return self.start_program(name, claimant.run, joiner)
+
+    def run_name(self, name: str) -> str:
+        """Return a name for the next run of an instance."""
+        return f"{name}-{len(self._all)}"
+
+    def start_program(self, name: str, run: str, program: Program) -> SimulatedProcess:
+        """Start a process that runs a program."""
+        process = SimulatedProcess(self, name, run, program)
         self._links[process] = ProcessLink(self, process)
         self.processes.append(process)
         self._all.append(process)

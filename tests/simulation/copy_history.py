@@ -1,0 +1,338 @@
+"""Runs the history of a seed in which processes repartition, and checks the copies.
+
+First, processes start, work, die, freeze and restart while messages are written, offsets expire, topics are recreated
+and retention deletes what was copied. Then fault injection stops, an operator follows the advice of the log if copying
+has been refused, and everything must be copied within a fixed number of steps.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker.wire.origin import ORIGIN_HEADER, decode_origin
+from joiner.runtime.repartition.progress import decode_progress
+from tests.simulation.copy_stage import Copier, make_copy_settings, on_copy_stage
+from tests.simulation.copy_verdict import committed_offsets, fault_in_copies
+from tests.simulation.memory_log import ABORTED, COMMITTED, Log, Transaction
+from tests.simulation.outcome import Outcome
+from tests.simulation.temper import CALM, TEMPERS
+from tests.simulation.world import SimulatedProcess, World, ended_well
+
+MESSAGES_MAX: Final = 40
+_TROUBLE_STEPS_MAX: Final = 1_200
+_HEAL_STEPS_MAX: Final = 12_000
+_LOOK_EVERY: Final = 20
+_REFUSED: Final = "start over with `joiner reset`"
+"""What a process says that refuses to copy, because a topic is another one."""
+_NEVER_S: Final = 9e9
+_THINGS: Final = ("m1", "m2", "m3", "m4", "m5")
+
+
+def play(seed: int) -> Outcome:
+    """Run the history of a seed."""
+    history = CopyHistory(seed)
+    with on_copy_stage(history.world):
+        history.world.play()
+    return Outcome(seed, history.difference, history.world.counts, history.world.timeline)
+
+
+@dataclass
+class _Slot:
+    """An instance, with its process, or the time at which the next one is started."""
+
+    name: str
+    start_s: float
+    process: SimulatedProcess | None = None
+
+
+class CopyHistory:
+    """The `Director` of a simulated history."""
+
+    def __init__(self, seed: int) -> None:
+        plan = random.Random(f"copies {seed}")
+        self.world = World(seed)
+        self.world.director = self
+        self.difference = ""
+        self._kafka, self._draw, self._counts = self.world.kafka, self.world.draw, self.world.counts
+        self._kafka.hides_unstable_offsets = True
+        self._settings = make_copy_settings(plan)
+        self._group = self._settings.repartition_group
+        for topic in self._settings.repartitioned:
+            self._kafka.create_topic(topic, plan.choice([1, 2, 3]))
+        self._begins: dict[tuple[str, int], int] = {}
+        """Where the originals begin that must be copied, if that is not 0: a repartition topic was recreated."""
+        self._left = plan.randint(MESSAGES_MAX // 3, MESSAGES_MAX)
+        self._rate = plan.choice([0.05, 0.15, 0.4])
+        self._sources: list[Transaction] = []
+        self._trouble = plan.choice(TEMPERS)
+        self._faults_max = plan.randint(1, 12)
+        self._incidents_max = plan.randint(0, 4)
+        self._is_lost = self._is_doubtful = False
+        """Whether committed offsets may be missing, and whether the copies may be wrong until they are made again."""
+        self._once_nobody_runs: Callable[[], None] | None = None
+        self._act, self._act_from = self._begin, 0
+        self._is_refused, self._looked = False, 0
+        """Whether a process has refused to copy, and how much of the timeline has been searched for that."""
+        self.world.faults.temper = self._trouble
+        names = ("one", "two", "three")[: plan.randint(1, 3)]
+        self._slots = [
+            _Slot(name, self.world.clock_s + plan.choice([0, 0, 3, 30]) * at) for at, name in enumerate(names)
+        ]
+
+    # The methods of `Director`
+
+    def step(self) -> None:
+        """See `Director`."""
+        if self._once_nobody_runs is not None and not self._kafka.group(self._group).members:
+            then, self._once_nobody_runs = self._once_nobody_runs, None
+            then()
+            for slot in self._slots:
+                slot.start_s = self.world.clock_s
+        for slot in self._slots:
+            if slot.process is None and slot.start_s <= self.world.clock_s:
+                slot.process = self._start(slot.name)
+        self._act()
+
+    def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
+        """See `Director`."""
+        self.world.note("%s ended: %s", process.run, repr(status))
+        if not ended_well(status):
+            self._differ(f"{process.run} ended with {status!r}")
+        for slot in self._slots:
+            if slot.process is process:
+                wait_s = self._draw.choice([0.1, 2.0, 8.0, 20.0]) if self._act == self._begin else 0.1
+                slot.process = None
+                slot.start_s = _NEVER_S if self._once_nobody_runs is not None else self.world.clock_s + wait_s
+
+    def complain(self, text: str) -> None:
+        """See `Director`. Only an unexpected error is logged as one."""
+        self._differ(text)
+
+    def _start(self, name: str) -> SimulatedProcess:
+        application = self._settings.application.model_copy(update={"instance": name})
+        settings = self._settings.model_copy(update={"application": application})
+        return self.world.start_program(name, self.world.run_name(name), Copier(self.world, settings))
+
+    # The phases
+
+    def _begin(self) -> None:
+        """The first phase, with all faults."""
+        draw = self._draw
+        if self._left and draw.random() < self._rate:
+            for _ in range(draw.choice([1, 1, 2, 6])):
+                self._feed_one()
+        if draw.random() < 0.01 and self._incidents_max:
+            self._incidents_max -= 1
+            draw.choice(_INCIDENTS)(self)
+        if draw.random() < 0.01:
+            self._judge("on the way")
+        if draw.random() < self._trouble.stop and self.world.processes:
+            draw.choice(self.world.processes).program.stop()
+            self._counts["stops"] += 1
+        is_enough = self.world.faults.count >= self._faults_max and not self._left
+        if is_enough or self.world.steps > _TROUBLE_STEPS_MAX:
+            self._act, self._act_from = self._heal, self.world.steps
+            self.world.note("now: healing")
+
+    def _heal(self) -> None:
+        """The second phase: no more faults are injected, and frozen processes wake."""
+        self.world.faults.temper = CALM
+        self._kafka.damaged = 0
+        self.world.wake_all()
+        while self._left:
+            self._feed_one()
+        while self._sources:
+            self._kafka.end_source(self._sources.pop(), COMMITTED)
+        age = self.world.steps - self._act_from
+        if age % _LOOK_EVERY or self._once_nobody_runs is not None:
+            return
+        if self._is_through():
+            self._is_lost = self._is_doubtful = False
+            self._judge("at the end")
+            self._counts["copies"] += sum(
+                entry.is_committed
+                for target in self._settings.repartitioned.values()
+                for log in self._kafka.topics[target].logs
+                for entry in log.archive
+            )
+            self._counts["aborted transactions"] += self._kafka.aborted
+            self.world.end()
+        elif self._look_for_refusals():
+            self._start_over()
+        elif age > _HEAL_STEPS_MAX:
+            self._differ(f"not through: {committed_offsets(self._kafka, self._group)}")
+
+    def _is_through(self) -> bool:
+        """Return whether everything is copied, with no transaction left open."""
+        kafka, ends = self._kafka, self._kafka.committed.get(self._group, {})
+        if kafka.decided or any(identity.transaction is not None for identity in kafka.identities.values()):
+            return False
+        return all(
+            ends.get((topic, partition)) == log.end and self._is_of_now(topic, partition)
+            for topic in self._settings.repartitioned
+            for partition, log in enumerate(kafka.topics[topic].logs)
+        )
+
+    def _is_of_now(self, topic: str, partition: int) -> bool:
+        """Return whether a committed offset is one of the topics that exist now."""
+        progress = decode_progress(self._kafka.notes[self._group][topic, partition])
+        target = self._kafka.topics.get(self._settings.repartitioned[topic])
+        return progress is not None and target is not None and progress.target == target.topic_id
+
+    def _look_for_refusals(self) -> bool:
+        """Return whether processes have refused to copy since copying began, so that an operator has to act."""
+        new, self._looked = self.world.timeline[self._looked :], len(self.world.timeline)
+        self._is_refused |= any(_REFUSED in str(line) for line in new)
+        return self._is_refused
+
+    def _start_over(self) -> None:
+        """Stop all processes, and delete the copies and the offsets, as the log demands."""
+
+        def reset() -> None:
+            for target in self._settings.repartitioned.values():
+                self._kafka.delete_topic(target)
+            self._kafka.committed.pop(self._group, None)
+            self._kafka.notes.pop(self._group, None)
+            self._begins = self._lows(*self._settings.repartitioned)
+            self._is_refused, self._looked = False, len(self.world.timeline)
+
+        self._counts["refusals"] += 1
+        self._stop_all(reset)
+
+    def _stop_all(self, then: Callable[[], None]) -> None:
+        """Stop all processes, do something once the group has no members, and start them again."""
+        self._once_nobody_runs = then
+        for slot in self._slots:
+            slot.start_s = _NEVER_S
+            if slot.process is not None:
+                slot.process.program.stop()
+
+    # Incidents
+
+    def _expire_offsets(self) -> None:
+        """Let the group be empty for so long that Kafka deletes its offsets, except those that may still change."""
+
+        def expire() -> None:
+            self._is_lost = True
+            offsets = self._kafka.committed.get(self._group, {})
+            for place in [one for one in offsets if not self._kafka.is_unstable(self._group, one)]:
+                del offsets[place], self._kafka.notes[self._group][place]
+
+        if self._once_nobody_runs is None:
+            self._did("offsets expired")
+            self._stop_all(expire)
+
+    def _recreate_source(self) -> None:
+        """Delete a copied topic and create it again. Kafka deletes its offsets."""
+        topic = self._draw.choice([*self._settings.repartitioned])
+        self._recreate(topic, self._draw.choice([1, 2, 3]))
+        self._begins = {place: at for place, at in self._begins.items() if place[0] != topic}
+        self._did("source recreated")
+
+    def _recreate_target(self) -> None:
+        """Delete a repartition topic and create it again."""
+        topic, target = self._draw.choice([*self._settings.repartitioned.items()])
+        if target in self._kafka.topics:
+            self._recreate(target, self._settings.topics.partitions)
+            self._begins |= self._lows(topic)
+            self._did("target recreated")
+
+    def _recreate(self, topic: str, partitions: int) -> None:
+        config = dict(self._kafka.topics[topic].config)
+        self._kafka.delete_topic(topic)
+        self._kafka.create_topic(topic, partitions, config)
+        # What has been copied until now may be copied again, or be missing, until copying is refused or starts over.
+        self._is_doubtful = True
+        for group in self._kafka.groups.values():
+            group.notice_partitions()
+
+    def _add_partition(self) -> None:
+        self._kafka.add_partition(self._draw.choice([*self._settings.repartitioned]))
+        self._did("partition added")
+
+    def _remove_originals(self) -> None:
+        """Delete what was copied, as retention does."""
+        if self._is_doubtful:
+            return
+        for (topic, partition), end in self._kafka.committed.get(self._group, {}).items():
+            log = self._kafka.log(topic, partition)
+            # The last one remains. Behind its copy, nobody could tell markers that are gone from messages.
+            copied = [entry.offset for entry in log.entries if entry.is_committed and entry.offset < end]
+            log.remove_before(self._draw.randint(0, max(copied, default=0)))
+        self._did("retention of originals")
+
+    def _remove_copies(self) -> None:
+        """Delete old copies, but not the last one of any partition."""
+        if self._is_doubtful:
+            return
+        for target in self._settings.repartitioned.values():
+            logs = self._kafka.topics[target].logs if target in self._kafka.topics else []
+            last: dict[int, tuple[int, Log, int]] = {}
+            for log in logs:
+                for entry in log.entries:
+                    if entry.is_committed:
+                        _, source, offset, _ = decode_origin(dict(entry.headers or [])[ORIGIN_HEADER] or b"")
+                        last[source] = max(
+                            last.get(source, (-1, log, 0)), (offset, log, entry.offset), key=lambda one: one[0]
+                        )
+            for log in logs:
+                kept = [at for _, where, at in last.values() if where is log]
+                log.remove_before(self._draw.randint(0, min([log.stable_end, *kept])))
+        self._did("retention of copies")
+
+    def _damage_reads(self) -> None:
+        self._kafka.damaged += self._draw.randint(1, 3)
+        self._did("errors inside a batch")
+
+    def _did(self, what: str) -> None:
+        self._counts[what] += 1
+        self.world.note(what)
+
+    def _lows(self, *topics: str) -> dict[tuple[str, int], int]:
+        return {(topic, partition): log.low for topic, partition, log in self._kafka.logs() if topic in topics}
+
+    # Messages and the verdict
+
+    def _feed_one(self) -> None:
+        self._left -= 1
+        draw, kafka = self._draw, self._kafka
+        topic = draw.choice([*self._settings.repartitioned])
+        partition = draw.randrange(len(kafka.topics[topic].logs))
+        if self._sources and draw.random() < 0.3:
+            kafka.end_source(self._sources.pop(), draw.choice([COMMITTED, COMMITTED, ABORTED]))
+        within = None
+        if draw.random() < 0.2:
+            within = kafka.begin_source()
+            self._sources.append(within)
+        readable = b'{"id": "%b", "v": %d}' % (draw.choice(_THINGS).encode(), self._left)
+        value = draw.choice([readable] * 9 + [None])
+        kafka.append(topic, partition, draw.choice([None, b"key"]), value, within)
+
+    def _judge(self, when: str) -> None:
+        targets = self._settings.repartitioned.values()
+        if self._is_doubtful or any(target not in self._kafka.topics for target in targets):
+            return
+        self._counts["judged"] += 1
+        if fault := fault_in_copies(self._kafka, self._settings, self._begins, lost=self._is_lost):
+            self._differ(f"{when}: {fault}")
+
+    def _differ(self, text: str) -> None:
+        if not self.difference:
+            self.difference = text
+            self.world.note("DIFFERENCE %s", text)
+        self.world.end()
+
+
+_INCIDENTS: Final[tuple[Callable[[CopyHistory], Any], ...]] = (
+    CopyHistory._expire_offsets,  # noqa: SLF001 - the table belongs to the class
+    CopyHistory._expire_offsets,  # noqa: SLF001
+    CopyHistory._recreate_source,  # noqa: SLF001
+    CopyHistory._recreate_target,  # noqa: SLF001
+    CopyHistory._add_partition,  # noqa: SLF001
+    CopyHistory._remove_originals,  # noqa: SLF001
+    CopyHistory._remove_copies,  # noqa: SLF001
+    CopyHistory._damage_reads,  # noqa: SLF001
+)
