@@ -1,4 +1,8 @@
-"""``joiner reset``: replaces each unit's checkpoint with an initial one, so that the application starts over."""
+"""``joiner reset``: replaces each unit's checkpoint with an initial one, so that the application starts over.
+
+The copies of topics that are repartitioned are deleted, and made again. Otherwise, they would remain those of the past:
+copying would not begin at ``application.start``, and copies of a topic that was recreated would be among them.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +21,23 @@ from joiner.runtime.model import RESET_RUN
 from joiner.runtime.ownership.claim import first_checkpoint, group_offsets
 from joiner.runtime.ownership.dangling import fence_partitions
 from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.repartition.deletion import delete_copies, existing_copies
+from joiner.runtime.repartition.prior import RepartitionError
 from joiner.runtime.settings import JoinerSettings
 
 
 def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
-    """Delete the state of all units, and fence processes that are still running. Return the exit status.
+    """Delete the state of all units and all copies, and fence processes that are still running. Return the exit status.
 
     Without ``confirmed``, only print what this would do; the status is then 2. It is 1 if a unit could not be reset,
-    otherwise 0.
+    or if a process still repartitions, otherwise 0. Raises `TopicError` and KafkaException.
     """
     application = settings.application.name
     admin = make_admin(settings.kafka)
     units = range(settings.topics.partitions)
     known = settings.state_topic in topic_facts(admin, [settings.state_topic])
-    if not known and not any(group_offsets(settings, unit) for unit in units):
+    copies = existing_copies(admin, settings)
+    if not known and not copies and not any(group_offsets(settings, unit) for unit in units):
         print(f"application {application!r} has never run: nothing to reset")
         return 0
     if not confirmed:
@@ -39,10 +46,16 @@ def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
         print(
             f"This deletes the progress of application {application!r} in all {settings.topics.partitions} units. On "
             f"its next start, it begins at application.start = {start!r}{again}. Results already in the topic "
-            f"{settings.topics.out} are kept. "
+            f"{settings.topics.out} are kept. {_what_of(copies)}"
             "Stop its processes first, then repeat the command with --yes."
         )
         return 2
+    try:
+        for topic in delete_copies(admin, settings, clock):
+            print(f"{topic}: deleted")
+    except RepartitionError as error:
+        print(f"nothing was reset: {error}")
+        return 1
     topics = ensure_topics(admin, application_topics(settings))
     claimant = Claimant(RESET_RUN, settings.application.instance)
     group_metadata_consumer = unsubscribed_consumer(settings)
@@ -65,3 +78,9 @@ def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
         else:
             print(f"unit {unit}: reset, {len(state.values)} state records deleted")
     return 1 if has_failed else 0
+
+
+def _what_of(copies: list[str]) -> str:
+    if not copies:
+        return ""
+    return f"The copies in {', '.join(copies)} are deleted, and made again from the originals that still exist. "

@@ -89,6 +89,36 @@ def test_copying_continues_after_the_last_copies_if_the_offsets_are_gone(pipelin
     assert joiner.stop() == 0
 
 
+def test_a_topic_that_was_recreated_is_refused_and_a_reset_copies_and_joins_it_anew(pipeline: Repartitioned) -> None:
+    """Kafka deletes the offsets of a topic along with it, so only the copies tell that it is another one."""
+    app = pipeline.app
+    joiner = app.start()
+    pipeline.send(entries_of(0, 300))
+    pipeline.finish()
+    sources = [app.topic(topic) for topic in PARTITIONS]
+    for future in app.admin().delete_topics(sources).values():
+        future.result()
+    wait_until(lambda: not topic_facts(app.admin(), sources), "the topics are deleted")
+    pipeline.create({})
+    # More than before, so that there is an original at each offset up to which there are copies.
+    pipeline.send(entries_of(1, 900))
+    joiner.wait_for(r"was deleted and recreated, so .* start over with `joiner reset`")
+    assert "instances one are still repartitioning: stop" in app.command("reset", "--yes").stdout
+    assert joiner.stop() == 0
+    asked = app.command("reset")
+    assert asked.returncode == 2
+    assert "are deleted, and made again from the originals" in asked.stdout
+    done = app.command("reset", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(f"{target}: deleted" in done.stdout for target in app.settings().repartitioned.values())
+    joiner = app.start()
+    pipeline.wait_until_copied()
+    app.wait_until_through()
+    copied = [copy.origin for target in app.settings().repartitioned.values() for copy in pipeline.copies(target)]
+    assert (len(copied), len(set(copied))) == (900, 900)
+    assert joiner.stop() == 0
+
+
 def is_done(future: Future[None]) -> bool:
     return future.exception() is None
 

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from joiner.cli import reset
 from joiner.runtime.kafka.transaction import Aborted, Fenced
+from joiner.runtime.repartition.prior import RepartitionError
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
+from tests.unit.joiner.runtime.repartition.test_copies import SPEED
 
 
-def run_reset(monkeypatch: pytest.MonkeyPatch, error: Exception, *, confirmed: bool = True, **options: Any) -> int:
-    """Reset an application that has run. ``error``: what the claim of each unit raises."""
+def no_copies(*_: object) -> list[str]:
+    return []
+
+
+def run_reset(
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    *,
+    confirmed: bool = True,
+    delete: Callable[..., list[str]] = no_copies,
+    **options: Any,
+) -> int:
+    """Reset an application that has run. ``error``: what the claim of each unit raises. ``delete``: see the module."""
     settings = make_settings(**options)
 
     class Transactions:
@@ -25,6 +39,8 @@ def run_reset(monkeypatch: pytest.MonkeyPatch, error: Exception, *, confirmed: b
 
     monkeypatch.setattr(reset, "make_admin", lambda _settings: None)
     monkeypatch.setattr(reset, "topic_facts", lambda _admin, names: dict.fromkeys(names))
+    monkeypatch.setattr(reset, "existing_copies", lambda _admin, settings: list(settings.repartitioned.values()))
+    monkeypatch.setattr(reset, "delete_copies", delete)
     monkeypatch.setattr(reset, "ensure_topics", lambda _admin, _topics: {})
     monkeypatch.setattr(reset, "unsubscribed_consumer", lambda _settings: None)
     monkeypatch.setattr(reset, "UnitTransactions", Transactions)
@@ -54,3 +70,22 @@ def test_what_a_reset_would_do_is_true_of_a_start_at_the_end(
     shown = capsys.readouterr().out
     assert "begins at application.start = 'latest'" in shown
     assert "writes all results" not in shown
+
+
+def test_the_copies_are_named_before_they_are_deleted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_reset(monkeypatch, Fenced(), confirmed=False, stream=[SPEED]) == 2
+    assert "The copies in lsb.plant.repartition are deleted, and made again" in capsys.readouterr().out
+    run_reset(monkeypatch, Fenced(), delete=lambda *_: ["lsb.plant.repartition"], stream=[SPEED])
+    assert capsys.readouterr().out.startswith("lsb.plant.repartition: deleted\nunit 0: not reset")
+
+
+def test_nothing_is_reset_while_a_process_still_copies(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def delete(*_: object) -> list[str]:
+        raise RepartitionError("it still copies")
+
+    assert run_reset(monkeypatch, ValueError("not reached"), delete=delete, stream=[SPEED]) == 1
+    assert capsys.readouterr().out == "nothing was reset: it still copies\n"
