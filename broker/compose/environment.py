@@ -23,7 +23,7 @@ USER: Final = "lsb"
 
 _SECRETS: Final = (
     *("mqtt_password", "influxdb_password", "influxdb_token", "grafana_password"),
-    *("control_password", "control_token"),
+    *("control_password", "control_token", "registry_password"),
 )
 _BYTES: Final = 32
 """The control service requires this many random bytes in a secret, because it hashes secrets only once."""

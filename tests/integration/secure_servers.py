@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 
 from broker.stack import LocalStack, ephemeral_stack
 from broker.stack.ports import choose_port
+from tests.certificates import make_certificates
 from tests.integration.services import wait_until
 
 USER: Final = "lsb"
@@ -100,22 +101,6 @@ def secure_servers(folder: Path) -> Iterator[Secure]:
         running.enter_context(_process(influxd, folder / "influxdb.log", environment))
         _make_database(address, authority)
         yield Secure(folder, authority, kafka, mqtt_port, address)
-
-
-def make_certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """Create a CA, and a certificate for this machine signed by it, with its key."""
-    authority, certificate, key = folder / "ca.pem", folder / "server.pem", folder / "server.key"
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    new_key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
-    signed_by = f"-CA {authority} -CAkey {folder}/ca.key -CAcreateserial"
-    for line in (
-        f"req -x509 {new_key} -days 2 -subj /CN=plant -keyout {folder}/ca.key -out {authority}",
-        f"req {new_key} -subj /CN=localhost -keyout {key} -out {folder}/server.csr",
-        f"x509 -req -in {folder}/server.csr -extfile {folder}/names -days 2 {signed_by} -out {certificate}",
-    ):
-        command = line.split()
-        subprocess.run(["openssl", *command], check=True, capture_output=True)  # noqa: S607 - its path varies
-    return authority, certificate, key
 
 
 def _start_kafka(stack: LocalStack, folder: Path, certificate: Path, key: Path) -> str:

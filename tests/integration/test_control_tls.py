@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.certificates import make_certificates
 from tests.integration.browser import PASSWORD, users_file
 from tests.integration.joiner_application import Application, application
-from tests.integration.secure_servers import make_certificates
 from tests.integration.services import ROOT, kill, logged, start_service, stop
 
 

@@ -170,6 +170,7 @@ def content(manifests: list[Manifest], tmp_path: Path) -> dict[str, dict[str, st
         "mqtt": {"password": "of mqtt"},
         "influxdb": {"token": "of influxdb"},
         "postgresql": {"password": "of postgresql"},
+        "registry": {"password": "of the registry"},
         "control-users": {"users": users.read_text()},
         "join-plant-tls": certificate,
         "plant-ca": {"ca.crt": certificate["ca.crt"]},
@@ -208,10 +209,10 @@ def test_every_service_accepts_the_settings_that_its_pods_get(
 def test_each_secret_is_mounted_only_into_the_pods_that_need_it(helm: Helm) -> None:
     found = {one.component: one.secrets() for one in workloads(helm.rendered(*values_of("secure")))}
     assert found == {
-        "joiner": {"kafka"},
+        "joiner": {"kafka", "registry"},
         "connector": {"kafka", "mqtt"},
         "db_connector": {"kafka", "influxdb", "postgresql"},
-        "control": {"kafka", "control-users", "join-plant-tls"},
+        "control": {"kafka", "registry", "control-users", "join-plant-tls"},
     }
 
 

@@ -117,7 +117,7 @@ def test_passwords_are_made_once_and_kept(tmp_path: Path, capsys: pytest.Capture
     assert {path.name: path.read_text() for path in folder.iterdir()} == first
     told = capsys.readouterr().out
     assert not any(secret.strip() in told for secret in first.values())
-    assert len(set(first.values())) == 8
+    assert len(set(first.values())) == 9
     assert min(len(secret.strip()) for secret in first.values()) >= 32
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert (tmp_path / ".env").read_text().endswith("LSB_SECRETS=./.lsb/secrets\n")
@@ -149,9 +149,11 @@ def test_each_secret_is_given_only_to_the_services_that_need_it() -> None:
         "mqtt": {"mqtt_passwords"},
         "influxdb": {"influxdb_password", "influxdb_token"},
         "connector": {"mqtt_password"},
+        "joiner": {"registry_password"},
+        "spark": {"registry_password"},
         "db_connector": {"influxdb_token"},
         "simulator": {"mqtt_password"},
-        "control": {"control_users"},
+        "control": {"control_users", "registry_password"},
         "prometheus": {"control_token"},
         "grafana": {"grafana_password", "influxdb_token"},
     }

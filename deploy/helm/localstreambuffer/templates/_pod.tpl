@@ -120,7 +120,7 @@ securityContext:
 {{/* The environment: the component's own variables, the files of its secrets, and the user's variables, without duplicates. */}}
 {{- define "lsb.environment" -}}
 {{- $values := .root.Values -}}
-{{- $files := dict "kafkaPassword" "LSB_KAFKA__SASL_PASSWORD_FILE" "mqttPassword" "LSB_MQTT__PASSWORD_FILE" "influxdbToken" "LSB_INFLUXDB__TOKEN_FILE" "postgresqlPassword" "LSB_POSTGRESQL__PASSWORD_FILE" "controlUsers" "LSB_CONTROL__USERS_FILE" -}}
+{{- $files := dict "kafkaPassword" "LSB_KAFKA__SASL_PASSWORD_FILE" "mqttPassword" "LSB_MQTT__PASSWORD_FILE" "influxdbToken" "LSB_INFLUXDB__TOKEN_FILE" "postgresqlPassword" "LSB_POSTGRESQL__PASSWORD_FILE" "registryPassword" "LSB_REGISTRY__PASSWORD_FILE" "controlUsers" "LSB_CONTROL__USERS_FILE" -}}
 {{- $given := merge (dict) .settings.environment $values.environment -}}
 {{- $all := .environment -}}
 {{- range .secrets }}

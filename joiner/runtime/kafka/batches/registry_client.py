@@ -1,7 +1,8 @@
 """Asks a schema registry for schemas, over HTTP.
 
 The client of confluent-kafka is not used: it limits neither how long an answer takes as a whole nor how large it is,
-and keeps all schemas that it has fetched.
+and keeps all schemas that it has fetched. Proxies that the environment names (``HTTPS_PROXY``) are not used either, as
+little as for the other servers.
 """
 
 from __future__ import annotations
@@ -160,6 +161,12 @@ class _Connection:
         """Return the answer to a request. Raises `NoAnswerError`."""
         try:
             status, content = self._exchange(path)
+        except ssl.SSLCertVerificationError as error:
+            message = (
+                f"its certificate is not accepted ({error.verify_message}): registry.ca_file must contain the "
+                "certificate of the authority that has issued it, and registry.url a host name that it is for"
+            )
+            raise UnreachableError(message) from error
         except (OSError, HTTPException) as error:
             reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH_MAX]
             raise UnreachableError(self._timeout if self._is_expired() else reason) from error

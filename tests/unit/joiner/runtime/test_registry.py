@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -151,7 +152,9 @@ class Answer(NamedTuple):
 
 
 @contextmanager
-def served(answers: dict[str, Answer]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def served(
+    answers: dict[str, Answer], tls: ssl.SSLContext | None = None
+) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Serve answers by path. Yield the URL, and a list to which each request's path and credentials are added."""
     asked: list[tuple[str, str]] = []
 
@@ -171,10 +174,12 @@ def served(answers: dict[str, Answer]) -> Iterator[tuple[str, list[tuple[str, st
             """Print nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http{'' if tls is None else 's'}://127.0.0.1:{server.server_port}", asked
     finally:
         server.shutdown()
         thread.join()
