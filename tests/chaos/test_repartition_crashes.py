@@ -100,6 +100,7 @@ def _let_kafka_fail(pipeline: Repartitioned, kafka: Server, outage: str, draw: r
     if outage == "kill":
         pipeline.wait_until_copied()
     {"freeze": kafka.pause, "kill": kafka.kill, "stop": kafka.stop}[outage]()
+    # The length of the outage: nothing is waited for.
     Event().wait(draw.uniform(*OUTAGES[outage]))
     if outage == "freeze":
         kafka.resume()
