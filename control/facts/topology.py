@@ -12,6 +12,7 @@ import msgspec
 
 from control.facts.flow.endpoints import POSTGRESQL, place_of
 from control.facts.flow.meters import NOT_THERE, RESULTS
+from control.facts.graph.copies import add_copying
 from control.facts.graph.parts import OK, TROUBLE, UNKNOWN, WARNING, Edge, Graph, Node, Trouble, numbers, topic_id
 from control.facts.graph.sites import Output, add_sites, offset_unit
 from joiner.runtime.membership.status.tables import age
@@ -61,6 +62,7 @@ def topology_of(settings: JoinerSettings, endpoints: Endpoints, facts: Facts) ->
     if endpoints.source is not None and settings.topics.data in settings.input_topics:
         _add_source(graph, endpoints.source, settings, facts)
     for topic in settings.input_topics:
+        add_copying(graph, settings, facts, topic)
         readers = {f"{name} ({stream})": None for name, stream in _readers(settings, topic)}
         _add_topic(graph, "input_topic", topic, facts, {"read by": ", ".join(readers)})
     outputs = _outputs(settings)

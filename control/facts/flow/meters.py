@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from joiner.runtime.repartition.status import RepartitionStatus
 from joiner.runtime.task.function_failures import FAILED, FAILED_ROWS
 
 if TYPE_CHECKING:
@@ -81,12 +82,20 @@ class SinkFlow(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
+class CopyFlow(msgspec.Struct, frozen=True):
+    """What is known about repartitioning. ``topics``: by copied topic. ``fault``: why nothing is known, or empty."""
+
+    topics: dict[str, RepartitionStatus] = {}
+    fault: str = ""
+
+
 class Flow(msgspec.Struct, frozen=True):
     """What flows where.
 
     ``topics``: the topics whose flow is known, by name. ``units``: by number; None for a unit that has never run or
     whose last checkpoint cannot be read. ``moves``: by unit. ``sink``: None if it is not configured or not known yet.
-    ``missing``: the topics whose ends could not be read, with the cause.
+    ``missing``: the topics whose ends could not be read, with the cause. ``copies``: None if nothing is repartitioned
+    or that is not known yet.
     """
 
     topics: dict[str, TopicFlow] = {}
@@ -94,6 +103,7 @@ class Flow(msgspec.Struct, frozen=True):
     moves: dict[int, Move] = {}
     sink: SinkFlow | None = None
     missing: dict[str, str] = {}
+    copies: CopyFlow | None = None
 
 
 class Meter:

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 
 from broker.kafka.groups import read_group
 from control.facts.flow.endpoints import Sink, target_of
-from control.facts.flow.meters import NOT_THERE, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
+from control.facts.flow.meters import NOT_THERE, CopyFlow, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
 from joiner.runtime.kafka.clients import EARLIEST, LATEST, describe, in_background, make_consumer, timed_out
+from joiner.runtime.repartition.status import RepartitionStatus, read_repartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 ASK_S: Final = 2.0
 """How often to ask Kafka."""
+
+COPIES_S: Final = 10.0
+"""How often to ask Kafka how far repartitioning is behind, which takes a request for each copied partition."""
 
 _UNKNOWN_TOPIC: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -47,6 +52,9 @@ class FlowReading:
         self._topics = sorted({*settings.input_topics, *settings.output_topics.values()})
         self._meters = {topic: Meter(_RATE_S) for topic in self._topics}
         self._group = None if sink is None else _GroupReading(admin, settings, sink)
+        self._copies: Future[list[RepartitionStatus]] | None = None
+        self._copies_ask_s = clock.monotonic_s()
+        self._copy_flow: CopyFlow | None = None
         self._ends: dict[TopicPartition, Future[Any]] = {}
         self._asked_s = self._ask_s = clock.monotonic_s()
         self._flow = Flow()
@@ -60,7 +68,20 @@ class FlowReading:
         if not self._ends and now_s >= self._ask_s:
             self._asked_s, self._ask_s = now_s, now_s + ASK_S
             self._ask()
-        return self._flow
+        if self._settings.repartitioned:
+            self._renew_copies(now_s)
+        return msgspec.structs.replace(self._flow, copies=self._copy_flow)
+
+    def _renew_copies(self, now_s: float) -> None:
+        if self._copies is not None and self._copies.done():
+            try:
+                self._copy_flow = CopyFlow({one.topic: one for one in self._copies.result()})
+            except KafkaException as error:
+                self._copy_flow = CopyFlow(fault=describe(error))
+            self._copies = None
+        if self._copies is None and now_s >= self._copies_ask_s:
+            self._copies_ask_s = now_s + COPIES_S
+            self._copies = in_background("repartitioning", lambda: read_repartition(self._admin, self._settings))
 
     def _ask(self) -> None:
         partitions = range(self._settings.topics.partitions)

@@ -45,7 +45,8 @@ class Groups:
             if node.beside:
                 self._beside[node.beside] = node
         self.sources = by_kind.get("mqtt_broker", []) + by_kind.get("connector", [])
-        self.inputs = by_kind.get("input_topic", [])
+        # What copies to a repartition topic precedes it.
+        self.inputs = [node for node in topology.nodes if node.kind in {"repartition", "input_topic"}]
         self.sites = by_kind.get("site", [])
         self.outputs = [one for kind in list(CONTENTS)[1:] for one in by_kind.get(kind, [])]
         self.sinks = by_kind.get("db_connector", []) + by_kind.get("database", [])
@@ -71,6 +72,7 @@ def simple_box(node: Node, x: float, y: float, width: float) -> Box:
     about = CONTENTS.get(node.kind) or {
         "mqtt_broker": node.details.get("topic", ""),
         "connector": "MQTT to Kafka",
+        "repartition": "repartitioned",
         "db_connector": "Kafka to a database",
         "database": node.details.get("table") or node.details.get("measurement", ""),
     }.get(node.kind, "")

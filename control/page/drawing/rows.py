@@ -13,6 +13,7 @@ PART_COLUMNS: Final = ("part", "in", "state", "units", "records/s", "lag", "deta
 _KINDS: Final = {
     "site": "site",
     "instance": "instance",
+    "repartition": "copying of",
     "input_topic": "topic",
     "result_topic": "topic",
     "late_topic": "topic",

@@ -13,9 +13,10 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from broker.kafka.groups import ListedMember
 from control.facts.flow import reading
 from control.facts.flow.endpoints import Sink, target_of
-from control.facts.flow.meters import NOT_THERE, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
-from control.facts.flow.reading import ASK_S, FlowReading
+from control.facts.flow.meters import NOT_THERE, CopyFlow, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
+from control.facts.flow.reading import ASK_S, COPIES_S, FlowReading
 from tests.manual_clock import ManualClock
+from tests.unit.control.topologies import PLANT, status_of
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 
 SINK = Sink("points", "http://db.example", "-/lsb/autogen", "joined")
@@ -146,13 +147,13 @@ class Kafka:
 class Case:
     """A reading of what Kafka answers, with a clock that is set."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, sink: Sink | None = SINK) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, sink: Sink | None = SINK, **sections: Any) -> None:
         self.kafka, self.clock = Kafka(), ManualClock()
         admin: Any = self.kafka
         monkeypatch.setattr(reading, "make_consumer", lambda _kafka, _group: self.kafka)
         monkeypatch.setattr(reading, "read_group", self.kafka.read_group)
         monkeypatch.setattr(reading, "in_background", self.kafka.in_background)
-        self.reading = FlowReading(admin, make_settings(partitions=2), sink, self.clock)
+        self.reading = FlowReading(admin, make_settings(partitions=2, **sections), sink, self.clock)
 
     def later(self, after_s: float = ASK_S) -> Flow:
         """Return the flow some time later."""
@@ -266,3 +267,22 @@ def test_an_answer_that_never_comes_hides_nothing_else_and_is_not_asked_for_agai
     for _ in range(20):
         case.later()
     assert len(calls) == 2, "the members and the committed offsets"
+
+
+def test_kafka_is_asked_now_and_then_how_far_repartitioning_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, sink=None, stream=[PLANT])
+    answers: list[Any] = [[status_of("plant", ["one"], 5)], KafkaException(KafkaError(1, "not authorized"))]
+
+    def read_repartition(*_: Any) -> Any:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(reading, "read_repartition", read_repartition)
+    assert case.later().copies is None
+    assert case.later().copies == CopyFlow({"plant": status_of("plant", ["one"], 5)})
+    assert case.later().copies == CopyFlow({"plant": status_of("plant", ["one"], 5)})
+    case.later(COPIES_S)
+    assert case.later().copies == CopyFlow(fault="not authorized")
+    assert answers == []

@@ -26,6 +26,7 @@ from tests.unit.control.topologies import (
     flow_of,
     running,
     state_of,
+    status_of,
     topics_of,
 )
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
@@ -337,3 +338,48 @@ def test_numbers_are_shown_in_ranges() -> None:
     assert numbers([3]) == "3"
     assert numbers([4, 3]) == "3 4"
     assert numbers([7, 0, 1, 2, 3, 9, 10]) == "0-3 7 9 10"
+
+
+def test_what_copies_a_topic_precedes_its_repartition_topic() -> None:
+    shape = topologies.repartitioned(status_of("plant", ["one", "two"], 7))
+    found = drawn(shape)
+    ids = [one.id for one in found.nodes]
+    assert ids.index("copies:plant") + 1 == ids.index("topic:lsb.plant.repartition")
+    copying = node(found, "copies:plant")
+    assert (copying.label, copying.state, copying.level, copying.lag) == ("plant", "2 running", "ok", 7)
+    assert copying.details["members"] == "one, two"
+    flow = edge(found, "copies:plant", "topic:lsb.plant.repartition")
+    assert (flow.rate, flow.lag, flow.unit) == (500.0, 7, "offsets")
+    assert found.troubles == []
+    assert node(found, "copies:orders").state == "not known"
+    assert "repartition" not in kinds(drawn(running()))
+
+
+@pytest.mark.parametrize(
+    ("members", "lag", "state", "level", "trouble"),
+    [
+        ([], 3, "not running", "trouble", "lsb/repartition has no members for it, and messages are waiting"),
+        ([], 0, "not running", "warning", "lsb/repartition has no members for it"),
+        (["one"], None, "waits for the topic", "warning", "plant is to be repartitioned, but does not exist"),
+        (None, 3, "not known", "unknown", ""),
+    ],
+)
+def test_copying_that_does_not_go_on_is_a_trouble(
+    members: Any, lag: int | None, state: str, level: str, trouble: str
+) -> None:
+    settings, facts = topologies.repartitioned(status_of("plant", members, lag))
+    found = drawn((settings, facts))
+    copying = node(found, "copies:plant")
+    assert (copying.state, copying.level) == (state, level)
+    assert [one.level for one in found.troubles] == ([level] if trouble else [])
+    assert all(one.text.endswith(trouble) for one in found.troubles)
+    # Before the first run, nothing is expected.
+    found = drawn((settings, msgspec.structs.replace(facts, status=None)))
+    assert node(found, "copies:plant").level == "unknown"
+    assert found.troubles == []
+
+
+def test_copying_of_which_nothing_is_known_says_why() -> None:
+    found = drawn(topologies.repartitioned(fault="not authorized"))
+    assert {node(found, f"copies:{topic}").level for topic in ("plant", "orders")} == {"unknown"}
+    assert "It is not known how far plant is repartitioned: not authorized" in [one.text for one in found.troubles]

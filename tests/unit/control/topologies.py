@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from control.facts.flow.endpoints import Endpoints, Sink, Source
-from control.facts.flow.meters import Flow, GroupMember, Move, SinkFlow, TopicFlow, UnitFlow
+from control.facts.flow.meters import CopyFlow, Flow, GroupMember, Move, SinkFlow, TopicFlow, UnitFlow
 from control.facts.reading import Facts
 from control.facts.topology import Topology, topology_of
 from joiner.runtime.control import Assignment, Drain, Heartbeat, UnitAssignment
@@ -16,6 +16,7 @@ from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
 from joiner.runtime.membership.state import SiteState
 from joiner.runtime.membership.status.reading import compose_status
 from joiner.runtime.model import Checkpoint, OnTheWay
+from joiner.runtime.repartition.status import RepartitionStatus
 from joiner.runtime.settings import JoinerSettings
 from tests.unit.joiner.runtime.joiner_inputs import DATA, GAP, POWER, make_settings
 from tests.unit.joiner.runtime.test_model import make_checkpoint
@@ -153,6 +154,21 @@ def several_inputs() -> tuple[JoinerSettings, Facts]:
     return settings, facts_of(settings, {"process": {"one": [0, 1], "two": [2, 3]}}, flows=flows)
 
 
+PLANT: Final = {"name": "speed", "topic": "plant", "key": "$.id", "time": "$.ts", "value": "$.v", "repartition": True}
+
+
+def repartitioned(*copied: RepartitionStatus, fault: str = "") -> tuple[JoinerSettings, Facts]:
+    """Return an application that repartitions two topics. ``copied``: what is known of that."""
+    settings = make_settings(partitions=2, stream=[PLANT, PLANT | {"name": "torque", "topic": "orders"}])
+    copies = CopyFlow({one.topic: one for one in copied}, fault)
+    return settings, facts_of(settings, {"process": {"one": [0, 1]}}, copies=copies)
+
+
+def status_of(topic: str, members: list[str] | None, lag: int | None) -> RepartitionStatus:
+    """Return the status of repartitioning a topic."""
+    return RepartitionStatus(topic, f"lsb.{topic}.repartition", members, lag)
+
+
 def drawn(shape: tuple[JoinerSettings, Facts], endpoints: Endpoints = ENDPOINTS) -> Topology:
     """Return the topology of an application."""
     return topology_of(shape[0], endpoints, shape[1])
@@ -165,6 +181,7 @@ SHAPES: Final[Mapping[str, Callable[[], tuple[JoinerSettings, Facts]]]] = {
     "moving": moving,
     "with trouble": with_trouble,
     "several inputs": several_inputs,
+    "repartitioned": lambda: repartitioned(status_of("plant", ["one", "two"], 0), status_of("orders", [], 1_234)),
     "huge": lambda: running(units=64, instances=16),
     "huge with standbys": lambda: running(units=64, instances=16, standbys=2),
     "beyond": lambda: running(units=200, instances=16),
