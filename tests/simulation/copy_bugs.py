@@ -13,6 +13,7 @@ from joiner.runtime.repartition import copies, repartitioner, starts
 from joiner.runtime.repartition.copies import CopyWriter
 from joiner.runtime.repartition.merging import TimeMerger
 from joiner.runtime.repartition.prior import Scan
+from joiner.runtime.repartition.progress import Progress
 from joiner.runtime.repartition.starts import Starts
 from tests.simulation.bugs import Bug, changed
 from tests.simulation.memory_groups import GroupMetadata
@@ -101,8 +102,9 @@ def the_id_of_the_repartition_topic_is_not_checked() -> AbstractContextManager[N
 
     def wrong(self: Any, committed: Any) -> Any:
         before = starts.decode_progress(committed.metadata)
-        if committed.offset >= 0 and before is not None:
-            return committed.offset, before
+        now = self._facts[self._settings.repartitioned[committed.topic]].topic_id
+        if committed.offset >= 0 and before is not None and before.target != now:
+            return committed.offset, Progress(before.source, now, before.key, before.start)
         return of(self, committed)
 
     return changed(Starts, "of", wrong)

@@ -72,6 +72,8 @@ class CopyHistory:
         self._incidents_max = plan.randint(0, 4)
         self._is_lost = self._is_doubtful = False
         """Whether committed offsets may be missing, and whether the copies may be wrong until they are made again."""
+        self._is_replaced = False
+        """Whether a repartition topic was recreated."""
         self._once_nobody_runs: Callable[[], None] | None = None
         self._act, self._act_from = self._begin, 0
         self._is_refused, self._looked = False, 0
@@ -221,7 +223,8 @@ class CopyHistory:
             for place in [one for one in offsets if not self._kafka.is_unstable(self._group, one)]:
                 del offsets[place], self._kafka.notes[self._group][place]
 
-        if self._once_nobody_runs is None:
+        # After a repartition topic was recreated, only the offsets tell that the copies in it are not the first ones.
+        if self._once_nobody_runs is None and not self._is_replaced:
             self._did("offsets expired")
             self._stop_all(expire)
 
@@ -235,7 +238,8 @@ class CopyHistory:
     def _recreate_target(self) -> None:
         """Delete a repartition topic and create it again."""
         topic, target = self._draw.choice([*self._settings.repartitioned.items()])
-        if target in self._kafka.topics:
+        if target in self._kafka.topics and self._once_nobody_runs is None:
+            self._is_replaced = True
             self._recreate(target, self._settings.topics.partitions)
             self._begins |= self._lows(topic)
             self._did("target recreated")
