@@ -10,13 +10,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from broker.wire.origin import ORIGIN_HEADER, decode_origin
 from joiner.runtime.repartition.progress import decode_progress
+from tests.simulation.copy_incidents import CopyIncidents
 from tests.simulation.copy_stage import Copier, make_copy_settings, on_copy_stage
 from tests.simulation.copy_verdict import committed_offsets, fault_in_copies
-from tests.simulation.memory_log import ABORTED, COMMITTED, Log, Transaction
+from tests.simulation.memory_log import ABORTED, COMMITTED, Transaction
 from tests.simulation.outcome import Outcome
 from tests.simulation.temper import CALM, TEMPERS
 from tests.simulation.world import SimulatedProcess, World, ended_well
@@ -62,18 +62,13 @@ class CopyHistory:
         self._group = self._settings.repartition_group
         for topic in self._settings.repartitioned:
             self._kafka.create_topic(topic, plan.choice([1, 2, 3]))
-        self._begins: dict[tuple[str, int], int] = {}
-        """Where the originals begin that must be copied, if that is not 0: a repartition topic was recreated."""
         self._left = plan.randint(MESSAGES_MAX // 3, MESSAGES_MAX)
         self._rate = plan.choice([0.05, 0.15, 0.4])
         self._sources: list[Transaction] = []
         self._trouble = plan.choice(TEMPERS)
         self._faults_max = plan.randint(1, 12)
         self._incidents_max = plan.randint(0, 4)
-        self._is_lost = self._is_doubtful = False
-        """Whether committed offsets may be missing, and whether the copies may be wrong until they are made again."""
-        self._is_replaced = False
-        """Whether a repartition topic was recreated."""
+        self._incidents = CopyIncidents(self.world, self._settings, self._stop_all)
         self._once_nobody_runs: Callable[[], None] | None = None
         self._act, self._act_from = self._begin, 0
         self._is_refused, self._looked = False, 0
@@ -128,7 +123,7 @@ class CopyHistory:
                 self._feed_one()
         if draw.random() < 0.01 and self._incidents_max:
             self._incidents_max -= 1
-            draw.choice(_INCIDENTS)(self)
+            self._incidents.let_one_happen()
         if draw.random() < 0.01:
             self._judge("on the way")
         if draw.random() < self._trouble.stop and self.world.processes:
@@ -152,7 +147,7 @@ class CopyHistory:
         if age % _LOOK_EVERY or self._once_nobody_runs is not None:
             return
         if self._is_through():
-            self._is_lost = self._is_doubtful = False
+            self._incidents.is_lost = self._incidents.is_doubtful = False
             self._judge("at the end")
             self._counts["copies"] += sum(
                 entry.is_committed
@@ -194,109 +189,25 @@ class CopyHistory:
         """Stop all processes, and delete the copies and the offsets, as the log demands."""
 
         def reset() -> None:
-            for target in self._settings.repartitioned.values():
-                self._kafka.delete_topic(target)
-            self._kafka.committed.pop(self._group, None)
-            self._kafka.notes.pop(self._group, None)
-            self._begins = self._lows(*self._settings.repartitioned)
+            self._incidents.reset()
             self._is_refused, self._looked = False, len(self.world.timeline)
 
         self._counts["refusals"] += 1
         self._stop_all(reset)
 
-    def _stop_all(self, then: Callable[[], None]) -> None:
-        """Stop all processes, do something once the group has no members, and start them again."""
+    def _stop_all(self, then: Callable[[], None]) -> bool:
+        """Stop all processes, do something once the group has no members, and start them again.
+
+        Return False if that is happening already.
+        """
+        if self._once_nobody_runs is not None:
+            return False
         self._once_nobody_runs = then
         for slot in self._slots:
             slot.start_s = _NEVER_S
             if slot.process is not None:
                 slot.process.program.stop()
-
-    # Incidents
-
-    def _expire_offsets(self) -> None:
-        """Let the group be empty for so long that Kafka deletes its offsets, except those that may still change."""
-
-        def expire() -> None:
-            self._is_lost = True
-            offsets = self._kafka.committed.get(self._group, {})
-            for place in [one for one in offsets if not self._kafka.is_unstable(self._group, one)]:
-                del offsets[place], self._kafka.notes[self._group][place]
-
-        # After a repartition topic was recreated, only the offsets tell that the copies in it are not the first ones.
-        if self._once_nobody_runs is None and not self._is_replaced:
-            self._did("offsets expired")
-            self._stop_all(expire)
-
-    def _recreate_source(self) -> None:
-        """Delete a copied topic and create it again. Kafka deletes its offsets."""
-        topic = self._draw.choice([*self._settings.repartitioned])
-        self._recreate(topic, self._draw.choice([1, 2, 3]))
-        self._begins = {place: at for place, at in self._begins.items() if place[0] != topic}
-        self._did("source recreated")
-
-    def _recreate_target(self) -> None:
-        """Delete a repartition topic and create it again."""
-        topic, target = self._draw.choice([*self._settings.repartitioned.items()])
-        if target in self._kafka.topics and self._once_nobody_runs is None:
-            self._is_replaced = True
-            self._recreate(target, self._settings.topics.partitions)
-            self._begins |= self._lows(topic)
-            self._did("target recreated")
-
-    def _recreate(self, topic: str, partitions: int) -> None:
-        config = dict(self._kafka.topics[topic].config)
-        self._kafka.delete_topic(topic)
-        self._kafka.create_topic(topic, partitions, config)
-        # What has been copied until now may be copied again, or be missing, until copying is refused or starts over.
-        self._is_doubtful = True
-        for group in self._kafka.groups.values():
-            group.notice_partitions()
-
-    def _add_partition(self) -> None:
-        self._kafka.add_partition(self._draw.choice([*self._settings.repartitioned]))
-        self._did("partition added")
-
-    def _remove_originals(self) -> None:
-        """Delete what was copied, as retention does."""
-        if self._is_doubtful:
-            return
-        for (topic, partition), end in self._kafka.committed.get(self._group, {}).items():
-            log = self._kafka.log(topic, partition)
-            # The last one remains. Behind its copy, nobody could tell markers that are gone from messages.
-            copied = [entry.offset for entry in log.entries if entry.is_committed and entry.offset < end]
-            log.remove_before(self._draw.randint(0, max(copied, default=0)))
-        self._did("retention of originals")
-
-    def _remove_copies(self) -> None:
-        """Delete old copies, but not the last one of any partition."""
-        if self._is_doubtful:
-            return
-        for target in self._settings.repartitioned.values():
-            logs = self._kafka.topics[target].logs if target in self._kafka.topics else []
-            last: dict[int, tuple[int, Log, int]] = {}
-            for log in logs:
-                for entry in log.entries:
-                    if entry.is_committed:
-                        _, source, offset, _ = decode_origin(dict(entry.headers or [])[ORIGIN_HEADER] or b"")
-                        last[source] = max(
-                            last.get(source, (-1, log, 0)), (offset, log, entry.offset), key=lambda one: one[0]
-                        )
-            for log in logs:
-                kept = [at for _, where, at in last.values() if where is log]
-                log.remove_before(self._draw.randint(0, min([log.stable_end, *kept])))
-        self._did("retention of copies")
-
-    def _damage_reads(self) -> None:
-        self._kafka.damaged += self._draw.randint(1, 3)
-        self._did("errors inside a batch")
-
-    def _did(self, what: str) -> None:
-        self._counts[what] += 1
-        self.world.note(what)
-
-    def _lows(self, *topics: str) -> dict[tuple[str, int], int]:
-        return {(topic, partition): log.low for topic, partition, log in self._kafka.logs() if topic in topics}
+        return True
 
     # Messages and the verdict
 
@@ -317,10 +228,11 @@ class CopyHistory:
 
     def _judge(self, when: str) -> None:
         targets = self._settings.repartitioned.values()
-        if self._is_doubtful or any(target not in self._kafka.topics for target in targets):
+        if self._incidents.is_doubtful or any(target not in self._kafka.topics for target in targets):
             return
         self._counts["judged"] += 1
-        if fault := fault_in_copies(self._kafka, self._settings, self._begins, lost=self._is_lost):
+        begins, lost = self._incidents.begins, self._incidents.is_lost
+        if fault := fault_in_copies(self._kafka, self._settings, begins, lost=lost):
             self._differ(f"{when}: {fault}")
 
     def _differ(self, text: str) -> None:
@@ -328,15 +240,3 @@ class CopyHistory:
             self.difference = text
             self.world.note("DIFFERENCE %s", text)
         self.world.end()
-
-
-_INCIDENTS: Final[tuple[Callable[[CopyHistory], Any], ...]] = (
-    CopyHistory._expire_offsets,  # noqa: SLF001 - the table belongs to the class
-    CopyHistory._expire_offsets,  # noqa: SLF001
-    CopyHistory._recreate_source,  # noqa: SLF001
-    CopyHistory._recreate_target,  # noqa: SLF001
-    CopyHistory._add_partition,  # noqa: SLF001
-    CopyHistory._remove_originals,  # noqa: SLF001
-    CopyHistory._remove_copies,  # noqa: SLF001
-    CopyHistory._damage_reads,  # noqa: SLF001
-)

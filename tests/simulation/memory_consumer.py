@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,16 +86,13 @@ class MemoryConsumer:
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
         """Pause these partitions, which stay assigned. Others are ignored, as by the library."""
-        self._set_paused(places, is_paused=True)
+        for position in _assigned(self._positions, places):
+            position.is_paused = True
 
     def resume(self, places: Iterable[TopicPartition]) -> None:
         """Resume these partitions."""
-        self._set_paused(places, is_paused=False)
-
-    def _set_paused(self, places: Iterable[TopicPartition], *, is_paused: bool) -> None:
-        for place in places:
-            if (position := self._positions.get((place.topic, place.partition))) is not None:
-                position.is_paused = is_paused
+        for position in _assigned(self._positions, places):
+            position.is_paused = False
 
     def consume(self, num_messages: int = 1, timeout: float = 0) -> list[MemoryMessage]:
         """Return available records from one or more partitions. Calls the callbacks of a group member."""
@@ -122,10 +120,7 @@ class MemoryConsumer:
         return self._pending.pop(0) if self._pending else None
 
     def get_watermark_offsets(self, place: TopicPartition, *, cached: bool = False, **_options: Any) -> tuple[int, int]:
-        """Return the first offset, and the end offset up to which this consumer may read.
-
-        ``cached``: make no request. The library returns what it has last learned, or -1001.
-        """
+        """Return the first offset, and the end up to which this consumer may read. ``cached``: without a request."""
 
         def look() -> tuple[int, int]:
             log = self._kafka.log(place.topic, place.partition)
@@ -133,10 +128,9 @@ class MemoryConsumer:
 
         if not cached:
             return self._link.act("watermarks", look)
-        try:
+        with suppress(KafkaException):
             return look()
-        except KafkaException:
-            return OFFSET_INVALID, OFFSET_INVALID
+        return OFFSET_INVALID, OFFSET_INVALID
 
     def offsets_for_times(self, places: list[TopicPartition], _timeout: float = 0) -> list[TopicPartition]:
         """Return the ends up to which this consumer may read. The joiner requests no other times."""
@@ -153,20 +147,13 @@ class MemoryConsumer:
 
     def committed(self, places: list[TopicPartition], timeout: float = 0) -> list[TopicPartition]:
         """Return the group's committed offsets, with their notes."""
-
-        def look() -> list[TopicPartition]:
-            offsets, notes = self._kafka.group_offsets(self._group), self._kafka.notes.get(self._group, {})
-            found = [(at.topic, at.partition) for at in places]
-            return [TopicPartition(*at, offsets.get(at, OFFSET_INVALID), notes.get(at, "")) for at in found]
-
-        kafka = self._kafka
-        if kafka.hides_unstable_offsets and self._is_committed:
-            if any(kafka.is_unstable(self._group, (at.topic, at.partition)) for at in places):
-                # The library asks again until the timeout.
-                self._link.pass_time(timeout)
-            if any(kafka.is_unstable(self._group, (at.topic, at.partition)) for at in places):
+        wanted = [(at.topic, at.partition) for at in places]
+        if self._is_committed and self._kafka.are_unstable(self._group, wanted):
+            # The library asks again until the timeout.
+            self._link.pass_time(timeout)
+            if self._kafka.are_unstable(self._group, wanted):
                 raise kafka_error(_TIMED_OUT, "Failed to get committed offsets", retriable=True)
-        return self._link.act("committed", look)
+        return self._link.act("committed", lambda: self._kafka.offsets_with_notes(self._group, wanted))
 
     def consumer_group_metadata(self) -> GroupMetadata:
         """Return the group metadata for committing offsets."""
@@ -299,6 +286,11 @@ class MemoryConsumer:
             position.end_told = position.at
             found.append(MemoryMessage(place, position.at, fault=KafkaError(_EOF, "end of the partition")))
         return found
+
+
+def _assigned(positions: dict[Place, _Position], places: Iterable[TopicPartition]) -> list[_Position]:
+    found = [positions.get((place.topic, place.partition)) for place in places]
+    return [position for position in found if position is not None]
 
 
 def _leave_out(place: Place, found: list[MemoryMessage], draw: random.Random | None) -> None:

@@ -7,11 +7,11 @@ replication, and requests are not reordered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from tests.simulation.memory_groups import Group, GroupMetadata, Place
 from tests.simulation.memory_log import ABORTED, COMMITTED, OPEN, Headers, Log, Transaction
@@ -266,10 +266,21 @@ class MemoryKafka:
         within.offsets.setdefault(metadata.group, {}).update({place: at for place, (at, _) in sent.items()})
         within.notes.setdefault(metadata.group, {}).update({place: note for place, (_, note) in sent.items()})
 
-    def is_unstable(self, group: str, place: Place) -> bool:
-        """Return whether a transaction may still change a committed offset, or has done so without being marked."""
+    def are_unstable(self, group: str, places: Iterable[Place]) -> bool:
+        """Return whether any of these committed offsets is not told (see ``hides_unstable_offsets``).
+
+        A transaction may still change it, or has done so without being marked.
+        """
+        if not self.hides_unstable_offsets:
+            return False
         opened = [identity.transaction for identity in self.identities.values() if identity.transaction is not None]
-        return any(place in one.offsets.get(group, {}) for one in [*opened, *self.decided])
+        found = {place for one in [*opened, *self.decided] for place in one.offsets.get(group, {})}
+        return not found.isdisjoint(places)
+
+    def offsets_with_notes(self, group: str, places: Iterable[Place]) -> list[TopicPartition]:
+        """Return committed offsets with their notes. The offset is -1001 if there is none."""
+        offsets, notes = self.group_offsets(group), self.notes.get(group, {})
+        return [TopicPartition(*at, offsets.get(at, OFFSET_INVALID), notes.get(at, "")) for at in places]
 
     def group_offsets(self, group: str) -> dict[Place, int]:
         """Return the committed offsets of a group, after writing the markers of all decided transactions."""
