@@ -119,7 +119,7 @@ class CopyHistory:
         """The first phase, with all faults."""
         draw = self._draw
         if self._left and draw.random() < self._rate:
-            for _ in range(draw.choice([1, 1, 2, 6])):
+            for _ in range(min(self._left, draw.choice([1, 1, 2, 6]))):
                 self._feed_one()
         if draw.random() < 0.01 and self._incidents_max:
             self._incidents_max -= 1
@@ -176,8 +176,10 @@ class CopyHistory:
     def _is_of_now(self, topic: str, partition: int) -> bool:
         """Return whether a committed offset is one of the topics that exist now."""
         progress = decode_progress(self._kafka.notes[self._group][topic, partition])
-        target = self._kafka.topics.get(self._settings.repartitioned[topic])
-        return progress is not None and target is not None and progress.target == target.topic_id
+        source, target = self._kafka.topics[topic], self._kafka.topics.get(self._settings.repartitioned[topic])
+        if progress is None or target is None:
+            return False
+        return (progress.source, progress.target) == (source.topic_id, target.topic_id)
 
     def _look_for_refusals(self) -> bool:
         """Return whether processes have refused to copy since copying began, so that an operator has to act."""
