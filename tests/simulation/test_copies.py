@@ -22,7 +22,15 @@ FIRST = tuple(range(1, 61))
 SEEDS = tuple(parse_seeds(os.environ.get("LSB_SIMULATION_SEEDS") or "1-60"))
 SEEDS_MAX: Final = 400
 
-FINDERS: Final[dict[str, int]] = {}
+FINDERS: Final[dict[str, int]] = {
+    "copies_are_not_looked_for": 4,
+    "offsets_outside_the_transaction": 6,
+    "revoked_partitions_are_still_copied": 4,
+    "the_generation_is_not_checked": 28,
+    "the_id_in_the_copies_is_not_checked": 7,
+    "the_id_of_the_copied_topic_is_not_checked": 7,
+    "the_id_of_the_repartition_topic_is_not_checked": 6,
+}
 """For defects that few histories find, one that did when it was last looked for. It is tried first, to save seconds."""
 
 
