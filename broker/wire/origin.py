@@ -1,7 +1,7 @@
 """The header of a copied message, which says where the original is.
 
 It is the text ``<topic>/<partition>/<offset>/<id of the topic>``, because a topic's name cannot contain a slash. The id
-tells the messages of a topic from those of an earlier one of the same name.
+tells the messages of a topic from those of an earlier one of the same name. It is in Base64 and may contain slashes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 ORIGIN_HEADER: Final = "lsb-origin"
 
 _ORIGIN: Final = re.compile(
-    rb"([A-Za-z0-9._-]{1,249})/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})(?:/([A-Za-z0-9_-]{1,40}))?"
+    rb"([A-Za-z0-9._-]{1,249})/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})(?:/([A-Za-z0-9+/_-]{1,40}))?"
 )
 
 
