@@ -1,13 +1,15 @@
-"""Lists the fields of JSON messages: the paths that select a scalar, and the values that they select."""
+"""Lists the fields of decoded messages: the paths that select a scalar, and the values that they select."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
+from joiner.mapping.avro.reading import Instant
 from joiner.mapping.paths import LENGTH_MAX, SEGMENTS_MAX, Missing, Segment, parse_path
 
 FIELDS_MAX: Final = 2_000
@@ -46,13 +48,15 @@ KEY_NAMES: Final = {
 }
 """How likely a field with such a name, in lower case and without punctuation, is the key."""
 
-_ELEMENTS_MAX: Final = 3
-"""How many elements of an array are looked at."""
+_ELEMENTS_MAX: Final = 100
+"""How many elements of an array are looked at. Longer arrays are probably curves, whose elements mean nothing alone."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
-Scalar = str | int | Decimal | bool | None
+Scalar = str | int | float | Decimal | bool | bytes | None
+"""A value of a field. A float is not finite, because others are decimals. Bytes are only in Avro, and so are times that
+know their unit (`Instant`)."""
 
 
 class Field(NamedTuple):
@@ -106,8 +110,8 @@ class Field(NamedTuple):
 
 
 def is_number(value: Scalar) -> bool:
-    """Return whether a value is a JSON number."""
-    return isinstance(value, int | Decimal) and not isinstance(value, bool)
+    """Return whether a value is a finite number, other than a time that knows its unit."""
+    return isinstance(value, int | Decimal) and not isinstance(value, bool | Instant)
 
 
 def listed(fields: Sequence[Field]) -> str:
@@ -139,7 +143,9 @@ def path_text(segments: Sequence[Segment]) -> str:
 
 
 def literal(value: str | int) -> str:
-    """Return an integer, or a string as a literal of a path or condition."""
+    """Return an integer or a string as a literal of a path or condition, or a Boolean as one of a condition."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
     # Single quotes need no escapes in TOML's basic strings.
@@ -150,20 +156,30 @@ def literal(value: str | int) -> str:
 def fields_of(documents: Sequence[Any]) -> list[Field]:
     """Return the fields of decoded documents, in order of their first occurrence.
 
-    Fields beyond the first `FIELDS_MAX`, and those whose path would be too long or too deep, are left out.
+    Fields beyond the first `FIELDS_MAX`, and those whose path would be too long or too deep, are left out. So are those
+    that are an object or an array in more than single documents, because no condition would tell these apart.
     """
     found: dict[tuple[Segment, ...], dict[int, Scalar]] = {}
+    containers: Counter[tuple[Segment, ...]] = Counter()
     for number, document in enumerate(documents):
-        for segments, value in _scalars(document, ()):
-            if segments in found or len(found) < FIELDS_MAX:
+        for segments, value in _values(document, ()):
+            if isinstance(value, (dict, list)):
+                if segments in containers or len(containers) < FIELDS_MAX:
+                    containers[segments] += 1
+            elif segments in found or len(found) < FIELDS_MAX:
                 found.setdefault(segments, {})[number] = value
-    return [Field(segments, values) for segments, values in found.items() if len(path_text(segments)) <= LENGTH_MAX]
+    return [
+        Field(segments, values)
+        for segments, values in found.items()
+        if len(path_text(segments)) <= LENGTH_MAX
+        and len(values) >= NEARLY_ALL * (len(values) + containers.get(segments, 0))
+    ]
 
 
-def _scalars(value: Any, segments: tuple[Segment, ...]) -> Iterator[tuple[tuple[Segment, ...], Scalar]]:
-    if not isinstance(value, (dict, list)):
-        yield segments, value
-    elif len(segments) < SEGMENTS_MAX:
+def _values(value: Any, segments: tuple[Segment, ...]) -> Iterator[tuple[tuple[Segment, ...], Any]]:
+    """Yield a value, and all inside of it, with their paths."""
+    yield segments, value
+    if isinstance(value, (dict, list)) and len(segments) < SEGMENTS_MAX:
         members = value.items() if isinstance(value, dict) else enumerate(value[:_ELEMENTS_MAX])
         for segment, member in members:
-            yield from _scalars(member, (*segments, segment))
+            yield from _values(member, (*segments, segment))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from broker.wire.records import Unreadable
 from joiner.cli.proposal.fields import NEARLY_ALL, SHOWN_MAX, Field, fields_of, find_given, is_number, listed
+from joiner.cli.proposal.formats import decode_samples
 from joiner.cli.proposal.keys import find_id, find_key, given_key
-from joiner.cli.proposal.samples import Question, Sample, Source, UnusableSource
+from joiner.cli.proposal.samples import Question, Source, UnusableSource
 from joiner.cli.proposal.times import (
     TimeField,
     as_date,
@@ -17,12 +17,13 @@ from joiner.cli.proposal.times import (
     in_each_unit,
     is_likely,
     is_of_handling,
+    is_surely_time,
     time_fields,
     time_ns,
 )
 from joiner.cli.proposal.values import StreamGuess, streams_of
 from joiner.mapping.conditions import parse_literal
-from joiner.mapping.documents import decode_document
+from joiner.mapping.formats import JSON
 from joiner.mapping.settings import KAFKA_KEY, KAFKA_TIMESTAMP
 
 _OWN_FIELDS: Final = frozenset({"thing", "quantity", "phenomenonTime", "result", "id"})
@@ -49,7 +50,7 @@ class Answers(NamedTuple):
 
 
 class TopicGuess(NamedTuple):
-    """A proposal for a topic. ``key``, ``time``, ``time_unit`` and ``id`` are the settings of its streams.
+    """A proposal for a topic. ``key``, ``time``, ``time_unit``, ``id`` and ``format`` are the settings of its streams.
 
     ``example``: a time as a plain date. ``notes``: what a person should know. ``is_own``: whether the messages are the
     pipeline's own records, which need no ``[[stream]]``; the streams are then quantities. ``known``: which of the given
@@ -67,6 +68,7 @@ class TopicGuess(NamedTuple):
     is_own: bool = False
     known: frozenset[str] = frozenset()
     repartition: bool = False
+    format: str = JSON
 
 
 class _Time(NamedTuple):
@@ -86,11 +88,12 @@ def guess(source: Source, answers: Answers, now_ns: int) -> TopicGuess:
 
     Raises `UnusableSource` if the messages cannot be joined, and `Question`.
     """
-    samples, documents, notes = _documents_of(source)
+    message_format, samples, documents, given_notes = decode_samples(source)
+    notes = [*given_notes]
     known = frozenset(path for path in answers.paths if find_given(documents, [path]) is not None)
     records = [one for one in documents if isinstance(one, dict) and ("mark" not in one or "result" in one)]
     own = sum(one.keys() >= _OWN_FIELDS for one in records)
-    if records and own >= NEARLY_ALL * len(records):
+    if message_format == JSON and records and own >= NEARLY_ALL * len(records):
         return _own(source, fields_of(records), answers, notes, now_ns)._replace(known=known)
     fields = fields_of(documents)
     count = len(documents)
@@ -126,6 +129,7 @@ def guess(source: Source, answers: Answers, now_ns: int) -> TopicGuess:
         [*notes, *more],
         known=known,
         repartition=found.repartition,
+        format=message_format,
     )
 
 
@@ -167,47 +171,6 @@ def _with_own_time(
     return stream._replace(time=own.field.path, time_unit=own.unit, example=own.example)
 
 
-def _documents_of(source: Source) -> tuple[list[Sample], list[Any], list[str]]:
-    """Return the messages that are JSON objects or arrays, decoded, and notes about the others."""
-    samples, documents, reason = [], [], ""
-    for sample in source.samples:
-        if sample.value is None:
-            continue
-        try:
-            document = decode_document(sample.value)
-            if not isinstance(document, (dict, list)):
-                message = "not a JSON object"
-                raise Unreadable(message)
-        except Unreadable as error:
-            reason = reason or f"{error}{_format_of(sample.value)}"
-            continue
-        samples.append(sample)
-        documents.append(document)
-    if not documents:
-        why = f"none of its messages is JSON: {reason}" if reason else "there are no messages to look at"
-        message = f"{source.topic}: {why}"
-        raise UnusableSource(message)
-    if source.is_file and any(isinstance(one, list) and one and isinstance(one[0], dict) for one in documents):
-        message = f"{source.topic}: a line is an array of messages, but each message needs a line (jq -c '.[]' FILE)"
-        raise UnusableSource(message)
-    bad = sum(sample.value is not None for sample in source.samples) - len(documents)
-    return samples, documents, [f"{bad} of {len(source.samples)} messages are not JSON ({reason})"] if bad else []
-
-
-def _format_of(value: bytes) -> str:
-    """Return what a message that is not JSON probably is, to be appended to an error message."""
-    if value[:1] == b"\0" and len(value) > 5:  # noqa: PLR2004 - the magic byte, and the schema's id of four bytes
-        return (
-            f"; it begins like a message with a schema (id {int.from_bytes(value[1:5])}) in a schema registry, such as "
-            'Avro: describe its streams yourself, with format = "avro" or "json_schema"'
-        )
-    if value[:4] == b"\xff\xff\xff\xff":
-        return "; it begins like Arrow: see topics.data_format"
-    if value[:2] == b"\x1f\x8b":
-        return "; it is compressed with gzip: decompress it first"
-    return "; each message needs a line of its own (jq -c . FILE)" if value in {b"{", b"["} else ""
-
-
 def _own(source: Source, fields: Sequence[Field], answers: Answers, notes: Sequence[str], now_ns: int) -> TopicGuess:
     by_path = {field.path: field for field in fields}
     time, quantity = by_path.get("$.phenomenonTime"), by_path.get("$.quantity")
@@ -215,9 +178,9 @@ def _own(source: Source, fields: Sequence[Field], answers: Answers, notes: Seque
         message = f"{source.topic}: its messages look like records, but a phenomenonTime or quantity is not a scalar"
         raise UnusableSource(message)
     times = time_fields([time], len(time.values), now_ns)
-    unit = times[0].unit if times else answers.time_unit
+    unit = source.time_unit or (times[0].unit if times else answers.time_unit)
     given = first_usable(time)
-    if not times:
+    if not times and source.time_unit is None:
         if not is_number(given):
             raise UnusableSource(_no_time(source, time))
         if unit is None:
@@ -272,7 +235,7 @@ def _best_time(times: Sequence[TimeField], notes: list[str]) -> _Time:
 def _doubtful(fields: Sequence[Field], times: Sequence[TimeField]) -> Field | None:
     """Return the field that looks more like the time of the measurement than any usable one, or None."""
     usable = {one.field.path for one in times}
-    if times and times[0].field.is_named_like_time and not is_of_handling(times[0].field):
+    if times and is_surely_time(times[0].field) and not is_of_handling(times[0].field):
         return None
     doubtful = (
         field

@@ -153,9 +153,11 @@ def _kafka_key_note(samples: Sequence[Sample], source: Source, *, is_right: bool
 
 def _name_in(key: bytes | None) -> str | None:
     try:
-        return name_in_key(key)
+        name = name_in_key(key)
     except ValueError:
         return None
+    # A key with a schema begins with the byte 0, which nobody wants in the name of a thing.
+    return name if name.isprintable() else None
 
 
 def _agree(values: Mapping[int, Scalar], is_right: Callable[[int, bytes], bool]) -> bool:

@@ -17,9 +17,10 @@ from broker.settings import SettingsError
 from broker.times import iso_text
 from broker.wire.records import NAME_LENGTH_MAX, Record, Unreadable, decode_data
 from joiner.cli.proposal.guess import TopicGuess
-from joiner.cli.proposal.samples import Sample, UnusableSource
+from joiner.cli.proposal.samples import Sample, Simple, Table, UnusableSource
 from joiner.cli.proposal.values import StreamGuess
 from joiner.mapping.conditions import parse_literal
+from joiner.mapping.formats import JSON
 from joiner.mapping.reading import MappedTopic
 from joiner.mapping.settings import StreamSettings
 from joiner.runtime.settings import JoinerSettings
@@ -28,6 +29,7 @@ JOINS_MAX: Final = 5
 """The maximum number of joins that are proposed. Streams without a join are proposed as comments."""
 
 _COMMENT_LENGTH_MAX: Final = 400
+_BARE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _JOIN_NAME_LENGTH_MAX: Final = 80
 _THINGS_SHOWN: Final = 3
@@ -51,6 +53,7 @@ class Placed(NamedTuple):
         found = {
             "name": self.name,
             "topic": topic.source.topic,
+            "format": None if topic.format == JSON else topic.format,
             "key": topic.key,
             "time": stream.time or topic.time,
             "time_unit": stream.time_unit if stream.time else topic.time_unit,
@@ -62,11 +65,15 @@ class Placed(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """Proposed settings as TOML, the streams in them, and the labels of the two streams of each join."""
+    """Proposed settings as TOML, the streams in them, and the labels of the two streams of each join.
+
+    ``partitions``: the number of partitions in them, or 0 if it is not known.
+    """
 
     text: str
     streams: Sequence[Placed]
     joins: Sequence[tuple[str, str]]
+    partitions: int
 
 
 class _Proposed(JoinerSettings):
@@ -114,13 +121,15 @@ class Tried(NamedTuple):
         return f"{self.name} ({self.topic}): {found}{rejected}"
 
 
-def compose(topics: Sequence[TopicGuess], servers: str | None = None) -> Proposal:
-    """Propose settings. ``servers``: Kafka's address, or None to leave it out.
+def compose(topics: Sequence[TopicGuess], tables: Sequence[Table] = (), partitions: int = 0) -> Proposal:
+    """Propose settings. ``tables``: those that come first. ``partitions``: a given number of partitions, or 0.
 
     Raises `UnusableSource` if there are not two streams, or if topics of the pipeline's own records have different
     numbers of partitions. Other topics are repartitioned.
     """
-    topics, partitions = _with_equal_partitions(topics)
+    topics, partitions = _with_equal_partitions(topics, partitions)
+    if not partitions and any(parse_literal(topic.key) is not None for topic in topics):
+        partitions = 1  # the messages of such a topic have the same key
     units = {topic.time_unit for topic in topics if topic.is_own and topic.time_unit}
     if len(units) > 1:
         message = f"records of the pipeline's own form must have times in one unit, not in {', '.join(sorted(units))}"
@@ -136,8 +145,8 @@ def compose(topics: Sequence[TopicGuess], servers: str | None = None) -> Proposa
         "# is joined. Joins of values from the same message are rarely useful: remove those that you do not need.",
         "",
     ]
-    if servers is not None:
-        lines += ["[kafka]", f"bootstrap_servers = {_toml(servers)}", ""]
+    for table in tables:
+        lines += [*_table(table), ""]
     lines += [*_topics(topics, own, partitions), ""]
     if own is not None and units:
         example = f"# A time, for example, is {_comment(own.example)}"
@@ -152,29 +161,37 @@ def compose(topics: Sequence[TopicGuess], servers: str | None = None) -> Proposa
     for right in joined:
         lines += [*_join(left, right, own, names)]
     text = "\n".join(lines).rstrip("\n") + "\n"
-    return Proposal(text, [left, *joined], [(left.label, right.label) for right in joined])
+    return Proposal(text, [left, *joined], [(left.label, right.label) for right in joined], partitions)
 
 
-def _with_equal_partitions(topics: Sequence[TopicGuess]) -> tuple[list[TopicGuess], int]:
+def _with_equal_partitions(topics: Sequence[TopicGuess], given: int) -> tuple[list[TopicGuess], int]:
     """Return the topics, some of which must be repartitioned, and the number of partitions (0: not known).
+
+    ``given``: the number that a person wants, or 0.
 
     Raises `UnusableSource` if topics that cannot be repartitioned have different numbers of partitions.
     """
     known = [topic for topic in topics if not topic.source.is_file]
     own = {topic.source.partitions for topic in known if topic.is_own}
+    if own and given and own != {given}:
+        message = f"a topic of the pipeline's own records has {max(own)} partitions, so there cannot be {given}"
+        raise UnusableSource(message)
     if len(own) > 1:
         counts = ", ".join(f"{topic.source.topic} has {topic.source.partitions}" for topic in known if topic.is_own)
         message = f"the topics have different numbers of partitions, so the joiner cannot read them together: {counts}"
         raise UnusableSource(message)
     right = own or {topic.source.partitions for topic in known if not topic.repartition}
-    partitions = max(right or {topic.source.partitions for topic in known}, default=0)
+    partitions = given or max(right or {topic.source.partitions for topic in known}, default=0)
     found = []
     for topic in topics:
         count = topic.source.partitions
-        if count in {0, partitions} or topic.repartition:
+        is_one_thing = topic.source.is_file and partitions > 1 and parse_literal(topic.key) is not None
+        if topic.repartition or (count in {0, partitions} and not is_one_thing):
             found.append(topic)
             continue
         note = f"it has {count} partitions instead of {partitions}, so the joiner copies it first (repartition)"
+        if is_one_thing:
+            note = "its messages have the same key, but may be in any partition, so the joiner copies it first"
         found.append(topic._replace(notes=[*topic.notes, note], repartition=True))
     return found, partitions
 
@@ -194,12 +211,10 @@ def _topics(topics: Sequence[TopicGuess], own: TopicGuess | None, partitions: in
         yield f"data = {_toml(own.source.topic)}"
     elif any(topic.source.topic == "machine.data" for topic in topics):
         yield 'data = "lsb.data"  # not used, but the default is the topic of a stream'
-    if not partitions and any(parse_literal(topic.key) is not None for topic in topics):
-        partitions = 1  # the messages of such a topic have the same key
     if partitions:
         yield f"partitions = {partitions}"
     else:
-        yield "# Set partitions to the number of partitions of the topics."
+        yield "# Files do not tell how many partitions their topics have: set partitions, or use --partitions."
 
 
 def _sections(topic: TopicGuess, streams: Sequence[Placed], rest: Sequence[Placed]) -> Iterator[str]:
@@ -242,9 +257,20 @@ def _join(left: Placed, right: Placed, own: TopicGuess | None, names: set[str]) 
     yield ""
 
 
-def _toml(text: str) -> str:
-    """Return a string in TOML. TOML's basic strings are JSON's, except that DEL must be escaped."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _table(table: Table) -> Iterator[str]:
+    yield from (f"# {_comment(comment)}" for comment in table.comments)
+    yield table.header
+    for name, value in table.values.items():
+        yield f"{name if _BARE_NAME.fullmatch(name) else _toml(name)} = {_toml(value)}"
+
+
+def _toml(value: Simple) -> str:
+    """Return a value in TOML. TOML's basic strings are JSON's, except that DEL must be escaped."""
+    if isinstance(value, bool | int):
+        return json.dumps(value)
+    if isinstance(value, float):
+        return repr(value)  # as in TOML, also if it is not finite
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _comment(text: str) -> str:
@@ -286,7 +312,9 @@ def without_common_things(proposal: Proposal, tried: Sequence[Tried]) -> list[st
 
 
 def _mapped_streams(topic: TopicGuess, streams: Sequence[StreamSettings], unit: str) -> Iterator[Tried]:
-    mapped, is_copied = MappedTopic(streams, unit), any(stream.repartition for stream in streams)
+    registry = topic.source.registry
+    mapped = MappedTopic(streams, unit, None if registry is None else registry.schemas)
+    is_copied = any(stream.repartition for stream in streams)
     records: list[tuple[str, str, int]] = []
     rejected, why = 0, ""
     for sample in topic.source.samples:

@@ -1,4 +1,4 @@
-"""Reads samples from Kafka topics and from files with a message in each line."""
+"""Reads samples from Kafka topics and from files with a message in each line, and schemas from a schema registry."""
 
 from __future__ import annotations
 
@@ -15,19 +15,101 @@ from pydantic import TypeAdapter, ValidationError
 
 from broker.kafka.topics import TopicFacts, data_topic_specs, topic_facts, topic_faults
 from broker.settings import KafkaSettings, TopicName, TopicSettings
-from joiner.cli.proposal.samples import Sample, Source, UnusableSource
+from broker.wire.records import Unreadable
+from joiner.cli.proposal.samples import Registry, Sample, Source, Table, UnusableSource
 from joiner.mapping.documents import MESSAGE_BYTES_MAX
+from joiner.mapping.framing import RegisteredSchema
+from joiner.mapping.settings import RegistrySettings
 from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.batches.registry import Fetch
+from joiner.runtime.kafka.batches.registry_client import NoAnswerError
 from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
 
 SAMPLES_BYTES_MAX: Final = 32 * 1024 * 1024
 """The maximum size of the messages that are looked at for each topic."""
+
+SCHEMAS_MAX: Final = 100
+"""The maximum number of schemas that are asked for."""
+
+SCHEMAS_S: Final = 30.0
+"""How long the registry is asked for schemas in all. The last request can take longer by ``registry.timeout``."""
 
 _GROUP: Final = "lsb-init"
 _BOM: Final = "\ufeff".encode()
 _ENDINGS: Final = frozenset({".json", ".jsonl", ".ndjson", ".txt"})
 _topic_name: Final = TypeAdapter(TopicName).validate_python
 _NOT_IN_A_TOPIC_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
+
+_SECRET: Final = re.compile(r"password|passphrase|secret|\.pem$|\.kinit\.cmd$|oauthbearer\.config$")
+"""The names of settings of the Kafka client that may contain a secret. Those that name a file do not."""
+
+
+class FetchedSchemas:
+    """The schemas of samples (see `Schemas`). Each is fetched once."""
+
+    def __init__(self, url: str, fetch: Fetch, clock: Clock) -> None:
+        self._url, self._fetch, self._clock = url, fetch, clock
+        self._known: dict[int, RegisteredSchema | None] = {}
+        self._deadline_s: float | None = None
+
+    def get(self, schema_id: int) -> RegisteredSchema | None:
+        """Return a schema, or None if the registry does not know it.
+
+        Raises `UnusableSource` if the registry does not answer, and `Unreadable` for any schema beyond `SCHEMAS_MAX`.
+        """
+        if schema_id not in self._known:
+            self._known[schema_id] = self._ask(schema_id)
+        return self._known[schema_id]
+
+    def _ask(self, schema_id: int) -> RegisteredSchema | None:
+        if len(self._known) >= SCHEMAS_MAX:
+            message = f"the schema {schema_id} was not fetched, because the messages name more than {SCHEMAS_MAX}"
+            raise Unreadable(message)
+        now_s = self._clock.monotonic_s()
+        self._deadline_s = now_s + SCHEMAS_S if self._deadline_s is None else self._deadline_s
+        try:
+            if now_s > self._deadline_s:
+                message = f"its answers have taken more than {SCHEMAS_S:g} s"
+                raise NoAnswerError(message)
+            return self._fetch(schema_id)
+        except NoAnswerError as error:
+            message = (
+                f"the schema {schema_id}, which a message names, cannot be fetched from the schema registry "
+                f"{self._url}: {error}; check --registry, or registry.url, user and password_file in the settings"
+            )
+            raise UnusableSource(message) from error
+
+
+def kafka_tables(kafka: KafkaSettings) -> list[Table]:
+    """Return the settings of Kafka, without those that are the defaults and without secrets."""
+    values = {"bootstrap_servers": kafka.bootstrap_servers}
+    if kafka.bootstrap_servers == KafkaSettings().bootstrap_servers:
+        values = {}
+    if kafka.sasl_password_file is not None:
+        values["sasl_password_file"] = str(kafka.sasl_password_file)
+    secret = sorted(name for name in kafka.client if _SECRET.search(name))
+    client = {name: value for name, value in kafka.client.items() if name not in secret}
+    found = [Table("[kafka]", values)] if values else []
+    if not client and not secret:
+        return found
+    comments = [
+        f"{name} may be a secret, and is not copied: set LSB_KAFKA__CLIENT in the environment, or name a file instead"
+        + (" (kafka.sasl_password_file)" if name == "sasl.password" else "")
+        for name in secret
+    ]
+    return [*found, Table("[kafka.client]", client, comments)]
+
+
+def registry_table(registry: RegistrySettings) -> Table:
+    """Return the settings of the schema registry, without those that are the defaults and without the password."""
+    # `timeout` is in nanoseconds here, and in the settings it is text with a unit.
+    given = registry.model_dump(mode="json", exclude={"password", "timeout"}, exclude_defaults=True)
+    if registry.timeout != RegistrySettings().timeout:
+        given["timeout"] = f"{registry.timeout}ns"
+    comments = []
+    if registry.password is not None and registry.password_file is None:
+        comments.append("the password is not copied: set password_file, or LSB_REGISTRY__PASSWORD in the environment")
+    return Table("[registry]", given, comments)
 
 
 def read_file(path: Path, count: int) -> Source:
@@ -57,9 +139,16 @@ def read_file(path: Path, count: int) -> Source:
 
 
 def read_topics(
-    kafka: KafkaSettings, admin: AdminClient, names: Sequence[str], count: int, clock: Clock
+    kafka: KafkaSettings,
+    admin: AdminClient,
+    names: Sequence[str],
+    count: int,
+    clock: Clock,
+    registry: Registry | None = None,
 ) -> Iterator[tuple[Source, list[str]]]:
     """Yield the last ``count`` messages of each topic, and why the joiner could not read the topic as it is.
+
+    ``registry``: where their schemas are, or None if that is not known.
 
     Raises `UnusableSource` if a topic does not exist, and KafkaException.
     """
@@ -84,7 +173,7 @@ def read_topics(
                     if size > SAMPLES_BYTES_MAX * (partition + 1) / partitions:
                         break
                     samples.append(Sample(partition, message.offset() or 0, message.timestamp()[1], key, value))
-            yield Source(name, partitions, samples), _faults(admin, name, facts[name])
+            yield Source(name, partitions, samples, registry), _faults(admin, name, facts[name])
 
 
 def check_topic_name(name: str) -> None:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from broker.times import UNIT_NS, iso_text, parse_time
 from joiner.cli.proposal.fields import NEARLY_ALL, TIME_NAMES, Field, Scalar, is_number
+from joiner.mapping.avro.reading import Instant
 
 _EARLIEST_NS: Final = parse_time("2000-01-01T00:00:00Z", "ns")
 _LATER_NS: Final = 366 * 86_400 * 10**9
@@ -32,7 +33,10 @@ _MANY: Final = 10
 
 
 class TimeField(NamedTuple):
-    """A field with times. ``unit``: of numbers, or None for ISO-8601 strings. ``usable``: how many values are times."""
+    """A field with times. ``usable``: how many values are times.
+
+    ``unit``: of numbers, or None for times that need none: ISO-8601 strings, and timestamps of a schema.
+    """
 
     field: Field
     unit: str | None
@@ -50,6 +54,11 @@ def is_of_handling(field: Field) -> bool:
     return any(part in field.plain_name for part in _OF_HANDLING)
 
 
+def is_surely_time(field: Field) -> bool:
+    """Return whether the field cannot be anything but a time, judging by its name or its schema."""
+    return field.is_named_like_time or _has_instants(field)
+
+
 def first_usable(field: Field) -> Scalar:
     """Return the first value that is a number or a string other than a zero or an empty one, or else the first."""
     values = field.values.values()
@@ -58,6 +67,10 @@ def first_usable(field: Field) -> Scalar:
 
 def as_date(given: Scalar, unit: str | None) -> str:
     """Return a time as it is in the message and, if it is a number in ``unit``, as a date."""
+    if isinstance(given, Instant):
+        found = time_ns(given, given.unit)
+        date = "no time" if found is None else iso_text(found)
+        return f"{given}, which is {date}, because the schema says that it is in {given.unit}"
     if unit is None or isinstance(given, str):
         return f"{given}"
     found = time_ns(given, unit)
@@ -77,8 +90,8 @@ def time_fields(fields: Sequence[Field], count: int, now_ns: int) -> list[TimeFi
     """
     found = []
     for field in fields:
-        texts = sum(isinstance(value, str) for value in field.values.values())
-        units = [None] if 2 * texts > len(field.values) else [*UNIT_NS]
+        plain = sum(isinstance(value, str | Instant) for value in field.values.values())
+        units = [None] if 2 * plain > len(field.values) else [*UNIT_NS]
         for unit in units:
             usable = _count_times(field, unit, now_ns)
             if usable and usable >= NEARLY_ALL * len(field.values):
@@ -94,29 +107,38 @@ def in_each_unit(value: int | Decimal) -> str:
 
 
 def time_ns(value: Scalar, unit: str) -> int | None:
-    """Return a time in ns, or None if the value is none."""
-    if value is None or isinstance(value, bool):
+    """Return a time in ns, or None if the value is none. ``unit``: of numbers that do not know theirs."""
+    if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
         return None
     try:
+        if isinstance(value, Instant):
+            return parse_time(int(value), value.unit)
         return parse_time(str(value).encode() if isinstance(value, Decimal) else value, unit)
     except ValueError:
         return None
 
 
 def _count_times(field: Field, unit: str | None, now_ns: int) -> int:
-    """Return how many values are times: ISO-8601, or numbers in ``unit`` since 2000 in a field named like a time."""
+    """Return how many values are times: numbers in ``unit`` since 2000 in a field named like a time.
+
+    Without a unit: ISO-8601, or timestamps of a schema.
+    """
     values = field.values.values()
     if unit is None:
-        return sum(isinstance(value, str) and time_ns(value, "ns") is not None for value in values)
+        return sum(isinstance(value, str | Instant) and time_ns(value, "ns") is not None for value in values)
     if _WORDS.isdisjoint(field.words) and not field.is_named_like_time:
         # It may as well be a counter.
         return 0
     return sum(is_number(value) and is_likely(value, unit, now_ns) for value in values)
 
 
+def _has_instants(field: Field) -> bool:
+    return any(isinstance(value, Instant) for value in field.values.values())
+
+
 def _score(field: Field, count: int) -> float:
     values = field.values
-    is_named = not _WORDS.isdisjoint(field.words) or field.is_named_like_time
+    is_named = not _WORDS.isdisjoint(field.words) or is_surely_time(field)
     score = 40.0 * (field.plain_name in TIME_NAMES) or 25.0 * is_named
     score += 20 * len(values) / count + 10 * len(set(values.values())) / len(values)
     score += 10 * any(part in field.plain_name for part in _OF_MEASUREMENT)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Final, NamedTuple
 
 from broker.wire.records import JSON_NUMBER
 from joiner.cli.proposal.fields import NEARLY_ALL, SHOWN_MAX, Field, Scalar, is_number, literal, plain
+from joiner.mapping.documents import NUMBER_LENGTH_MAX
 
 STREAMS_MAX: Final = 20
 """The maximum number of streams that are proposed for a topic."""
@@ -86,7 +89,7 @@ def streams_of(
 
 def _may_divide(field: Field, values: Sequence[Field], count: int) -> bool:
     """Return whether a field that was not chosen may tell quantities apart nevertheless."""
-    different = {value for value in field.values.values() if isinstance(value, str)}
+    different = {value for value in field.values.values() if isinstance(value, str | bool)}
     is_complete = len(field.values) >= _MOST * count
     few = min(_FEW_KINDS, count // 2)
     return 1 < len(different) <= few and is_complete and not field.is_named_like_key and _divides(field, values)
@@ -94,6 +97,11 @@ def _may_divide(field: Field, values: Sequence[Field], count: int) -> bool:
 
 def _divider_note(field: Field) -> str:
     texts = sorted({value for value in field.values.values() if isinstance(value, str)})
+    if not texts:
+        return (
+            f"if {field.path} (true, false) says which messages are to be joined, select them with "
+            f'where = "{field.path} == true"'
+        )
     return (
         f"if {field.path} ({', '.join(texts[:3])}) says what is measured, divide the streams with "
         f'where = "{field.path} == {literal(texts[0])}", and so on'
@@ -113,7 +121,14 @@ def _is_measured(field: Field) -> bool:
 
 
 def _is_numeric(value: Scalar) -> bool:
-    return is_number(value) or (isinstance(value, str) and JSON_NUMBER.fullmatch(value) is not None)
+    """Return whether the joiner can read a value as a double. (It can read a Boolean too, but nobody measures one.)"""
+    is_text = isinstance(value, str) and len(value) <= NUMBER_LENGTH_MAX and JSON_NUMBER.fullmatch(value) is not None
+    if not isinstance(value, str | int | Decimal) or not (is_text or is_number(value)):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
 
 
 def _kind(fields: Sequence[Field], values: Sequence[Field], key: Field | None, count: int) -> Field | None:
@@ -138,7 +153,9 @@ def _kind(fields: Sequence[Field], values: Sequence[Field], key: Field | None, c
 
 def _is_kind(field: Field) -> bool:
     values = [*field.values.values()]
-    are_names = all(isinstance(one, str | int) and not isinstance(one, bool) for one in values)
+    # In a condition, true is not 1, as it is in Python.
+    are_alike = len({isinstance(one, bool) for one in values}) == 1
+    are_names = are_alike and all(isinstance(one, str | int) for one in values)
     is_repeated = 1 < len(set(values)) <= len(values) // 2
     return are_names and is_repeated and max(len(str(one)) for one in values) <= _NAME_LENGTH_MAX
 
@@ -165,7 +182,7 @@ def _by_kind(topic: str, kind: Field, values: Sequence[Field]) -> Iterator[Strea
     for which, _ in Counter(kind.values.values()).most_common():
         messages = [number for number, value in kind.values.items() if value == which]
         streams = [*_streams(topic, values, messages)]
-        name = f"{kind.name}.{which}" if isinstance(which, int) else str(which)
+        name = f"{kind.name}.{literal(which)}" if isinstance(which, int) else str(which)
         for stream in streams:
             selects = f"{kind.path} == {literal(which if isinstance(which, int) else name)}"
             yield StreamGuess(
@@ -188,7 +205,14 @@ def _streams(topic: str, values: Sequence[Field], messages: Sequence[int]) -> It
 
 
 def _name_of(topic: str, field: Field) -> str:
-    """Return a name for the stream of a value: the innermost name along its path that says something."""
-    names = [one for one in field.segments if isinstance(one, str)]
-    telling = [one for one in names if plain(one) not in _ANY_VALUE]
-    return (telling[-1] if telling else topic.rpartition(".")[2] or topic)[:_NAME_LENGTH_MAX]
+    """Return a name for the stream of a value: the innermost name along its path that says something.
+
+    Indices of arrays that follow it are appended.
+    """
+    name, indices = topic.rpartition(".")[2] or topic, ""
+    for one in field.segments:
+        if isinstance(one, int):
+            indices += f".{one}"
+        elif plain(one) not in _ANY_VALUE:
+            name, indices = one, ""
+    return f"{name[:_NAME_LENGTH_MAX]}{indices[:_NAME_LENGTH_MAX]}"

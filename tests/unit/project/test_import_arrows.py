@@ -36,6 +36,13 @@ ALSO: Final = {
         "connector.forwarding": "`lsb-import` writes to Kafka what the connector would write",
         "connector.settings": "`lsb-import` has the settings of the connector",
     },
+    "joiner": {
+        # By the command `lsb-init` alone, which reads MQTT messages as the connector would.
+        "connector.formats.contents": "what the parsers share",
+        "connector.formats.events": "the parser of messages that no template matches",
+        "connector.formats.messages": "the parsers of all formats",
+        "connector.templates": "the templates that are proposed",
+    },
     "control": {
         "connector.settings": "it shows what is before an application, as it is configured",
         "db_connector.settings": "it shows what is behind an application, as it is configured",

@@ -148,6 +148,43 @@ def test_files_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFix
     assert "several files would be the topic speed" in capsys.readouterr().err
 
 
+def test_the_partitions_of_files_are_asked_for_and_can_be_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [recorded(tmp_path, "speed"), recorded(tmp_path, "torque")]
+    assert run(sources) == 0
+    assert "files do not tell how many partitions their topics have: use --partitions N" in capsys.readouterr().err
+    assert run([*sources, "--partitions", "3"]) == 0
+    printed = capsys.readouterr()
+    assert tomllib.loads(printed.out)["topics"] == {"partitions": 3}
+    assert "--partitions" not in printed.err
+
+
+def test_a_file_of_senml_is_one_question_with_the_lines_to_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "packs.jsonl"
+    path.write_text('[{"bn": "urn:dev:ow:1:", "bt": 1.7e9, "n": "temperature", "v": 21.5}]\n' * 3)
+    assert run([str(path)]) == QUESTION
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert "packs: on which MQTT topics are its messages? They are SenML" in printed.err
+    assert printed.err.splitlines()[1:] == [
+        "lsb-init: [[connector.topic]]",
+        'lsb-init: format = "senml"',
+        'lsb-init: topic = "senml/#"',
+    ]
+
+
+def test_without_an_mqtt_broker_the_error_says_where_it_was_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LSB_MQTT__PORT", "9")
+    assert run(["--mqtt", "senml/#"]) == 1
+    assert "MQTT at 127.0.0.1:9 cannot be reached: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -156,6 +193,13 @@ def test_files_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFix
         ["x", "--key", "machine"],
         ["x", "--time-unit", "h"],
         ["x", "--config", "nowhere.toml"],
+        ["x", "--registry", "registry:8081"],
+        ["x", "--registry", "http://me:secret@registry:8081"],
+        ["x", "--partitions", "1001"],
+        ["--mqtt", "a/#/b"],
+        ["--mqtt", "$share/group/a"],
+        ["--mqtt", "{thing}/a"],
+        ["--mqtt", "a", "--listen", "0"],
     ],
 )
 def test_invalid_arguments_have_status_2(

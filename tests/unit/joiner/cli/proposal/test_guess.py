@@ -158,7 +158,6 @@ def test_records_of_the_pipelines_own_form_need_no_stream() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b"\x00\x00\x00\x00\x07abcdef", 'id 7.*schema registry.*format = "avro"'),
         (b"\xff\xff\xff\xff\x10\x00", "Arrow"),
         (b"12,5,7", "none of its messages is JSON"),
         (b"42", "not a JSON object"),

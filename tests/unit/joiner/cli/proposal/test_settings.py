@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.settings import SettingsError
-from joiner.cli.proposal.samples import Question, UnusableSource
+from joiner.cli.proposal.samples import Question, Table, UnusableSource
 from joiner.cli.proposal.settings import JOINS_MAX, compose, try_out, without_common_things
 from tests.unit.joiner.cli.proposal.sampled import AT_MS, file_of, guessed, topic_of
 
@@ -24,7 +24,7 @@ def test_a_proposal_reads_the_messages_that_it_was_derived_from() -> None:
     left = topic_of([("m1", one) for one in documents("speed")], "plant.spindle")
     right = topic_of([("m1", one) for one in documents("torque")], "plant.lab")
     topics = [guessed(left), guessed(right)]
-    proposal = compose(topics, "kafka:9092")
+    proposal = compose(topics, [Table("[kafka]", {"bootstrap_servers": "kafka:9092"})])
     found = tomllib.loads(proposal.text)
     assert found["kafka"] == {"bootstrap_servers": "kafka:9092"}
     assert found["topics"] == {"partitions": 3}
@@ -160,6 +160,47 @@ def test_a_topic_with_the_name_of_a_result_topic_is_refused() -> None:
         try_out(compose(topics), topics)
 
 
+def test_tables_come_first_with_any_values() -> None:
+    values = {"a.b": 'x"\x7f', "number": 5, "real": 0.5, "yes": True}
+    topics = [guessed(file_of(documents("a", "b"), "x"))]
+    proposal = compose(topics, [Table("[kafka.client]", values, ["a note\nof two lines"])])
+    assert tomllib.loads(proposal.text)["kafka"]["client"] == values
+    assert "# a note?of two lines\n[kafka.client]" in proposal.text
+    assert try_out(proposal, topics)
+
+
+def test_files_get_the_number_of_partitions_that_a_person_gives() -> None:
+    topics = [guessed(file_of(documents("a", "b"), "x"))]
+    assert "partitions" not in tomllib.loads(compose(topics).text).get("topics", {})
+    proposal = compose(topics, partitions=7)
+    assert tomllib.loads(proposal.text)["topics"] == {"partitions": 7}
+    assert (compose(topics).partitions, proposal.partitions) == (0, 7)
+    assert [one.rejected for one in try_out(proposal, topics)] == [0, 0]
+
+
+def test_topics_with_other_numbers_of_partitions_than_a_person_gives_are_repartitioned() -> None:
+    topics = [guessed(topic_of([("m1", one) for one in documents("a")], "x", 3)), guessed(file_of(documents("b"), "y"))]
+    found = tomllib.loads(compose(topics, partitions=4).text)
+    assert found["topics"] == {"partitions": 4}
+    assert [one.get("repartition") for one in found["stream"]] == [True, None]
+
+
+def test_own_records_cannot_get_another_number_of_partitions() -> None:
+    own = {"thing": "m1", "quantity": "a", "phenomenonTime": AT_MS, "result": 1, "id": "i"}
+    topics = [guessed(topic_of([("m1", own | {"quantity": name})] * 9, name, 3)) for name in "ab"]
+    with pytest.raises(UnusableSource, match="has 3 partitions, so there cannot be 4"):
+        compose(topics, partitions=4)
+
+
+def test_files_of_one_thing_are_repartitioned_if_there_are_several_partitions() -> None:
+    without_key = [{"ts": AT_MS + number, "a": number, "b": number} for number in range(9)]
+    topics = [guessed(file_of(without_key, "x"), key="'machine'")]
+    assert tomllib.loads(compose(topics).text)["topics"] == {"partitions": 1}
+    proposal = compose(topics, partitions=4)
+    assert {one["repartition"] for one in tomllib.loads(proposal.text)["stream"]} == {True}
+    assert [one.things for one in try_out(proposal, topics)] == [{"machine": 9}] * 2
+
+
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(
     ["ts", "time", "id", "host", "type", "value", "after", "it's", 'a"b', "\x7f", "a\nb"]
 )
@@ -172,7 +213,7 @@ LEAVES = (
     | NAMES
     | st.sampled_from(["2024-05-01T12:00:00Z", "2024-05-01 12:00", "1.5", "m1"])
 )
-CONTENTS = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4))
+CONTENTS = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(NAMES, inner, max_size=4))
 
 
 @given(st.lists(st.dictionaries(NAMES, CONTENTS, max_size=5), min_size=1, max_size=6), st.integers(0, 3))

@@ -1,0 +1,136 @@
+"""What is asked of a registry, and which settings of the connections are proposed?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.settings import KafkaSettings
+from broker.wire.records import Unreadable
+from joiner.cli.proposal.samples import Table, UnusableSource
+from joiner.cli.proposal.sources import SCHEMAS_MAX, SCHEMAS_S, FetchedSchemas, kafka_tables, registry_table
+from joiner.mapping.framing import RegisteredSchema
+from joiner.mapping.settings import RegistrySettings
+from joiner.runtime.kafka.batches.registry_client import NoAnswerError, RegistryClient
+from tests.manual_clock import ManualClock
+
+URL = "http://registry:8081"
+
+
+class Fake:
+    """A registry that has even ids, and takes some time for each."""
+
+    def __init__(self, takes_s: float = 0.0) -> None:
+        self.clock = ManualClock()
+        self.asked: list[int] = []
+        self._takes_s = takes_s
+
+    def fetch(self, schema_id: int) -> RegisteredSchema | None:
+        self.asked.append(schema_id)
+        self.clock.sleep(self._takes_s)
+        return None if schema_id % 2 else RegisteredSchema("AVRO", '"int"')
+
+    def schemas(self) -> FetchedSchemas:
+        return FetchedSchemas(URL, self.fetch, self.clock)
+
+
+def test_each_schema_is_asked_for_once_also_if_it_is_not_known() -> None:
+    fake = Fake()
+    schemas = fake.schemas()
+    assert [schemas.get(one) is not None for one in (2, 3, 2, 3)] == [True, False, True, False]
+    assert fake.asked == [2, 3]
+
+
+def test_a_hostile_topic_does_not_ask_for_many_schemas() -> None:
+    fake = Fake()
+    schemas = fake.schemas()
+    for schema_id in range(SCHEMAS_MAX):
+        schemas.get(schema_id)
+    for _ in range(2):
+        with pytest.raises(Unreadable, match=f"the messages name more than {SCHEMAS_MAX}"):
+            schemas.get(SCHEMAS_MAX)
+    assert schemas.get(2) is not None
+    assert len(fake.asked) == SCHEMAS_MAX
+
+
+def test_a_slow_registry_ends_the_attempt_at_a_deadline() -> None:
+    fake = Fake(takes_s=SCHEMAS_S / 4)
+    schemas = fake.schemas()
+    for schema_id in range(5):
+        schemas.get(schema_id)
+    with pytest.raises(UnusableSource, match="its answers have taken more than 30 s"):
+        schemas.get(5)
+    assert len(fake.asked) == 5
+
+
+def test_a_registry_that_does_not_answer_is_told_with_what_to_do() -> None:
+    def fetch(_schema_id: int) -> RegisteredSchema | None:
+        message = "it answers with status 401: Unauthorized"
+        raise NoAnswerError(message)
+
+    with pytest.raises(UnusableSource) as error:
+        FetchedSchemas(URL, fetch, ManualClock()).get(7)
+    assert str(error.value) == (
+        f"the schema 7, which a message names, cannot be fetched from the schema registry {URL}: it answers with "
+        "status 401: Unauthorized; check --registry, or registry.url, user and password_file in the settings"
+    )
+
+
+def test_a_registry_that_is_down_is_told() -> None:
+    settings = RegistrySettings(url="http://127.0.0.1:9")
+    with pytest.raises(UnusableSource, match=r"from the schema registry http://127.0.0.1:9: .*refused"):
+        FetchedSchemas("http://127.0.0.1:9", RegistryClient(settings, ManualClock()).fetch, ManualClock()).get(7)
+
+
+def test_default_settings_of_kafka_are_not_proposed() -> None:
+    assert kafka_tables(KafkaSettings()) == []
+
+
+def test_settings_of_kafka_are_proposed_without_secrets(tmp_path: Path) -> None:
+    client: dict[str, Any] = {
+        "security.protocol": "SASL_SSL",
+        "sasl.username": "me",
+        "sasl.password": "s3cret",
+        "ssl.key.password": "s3cret",
+        "ssl.key.pem": "s3cret",
+        "ssl.keystore.password": "s3cret",
+        "sasl.oauthbearer.client.secret": "s3cret",
+        "sasl.oauthbearer.config": "token=s3cret",
+        "ssl.ca.location": "/etc/ca.pem",
+        "ssl.key.location": "/etc/key.pem",
+        "socket.keepalive.enable": True,
+    }
+    kafka = KafkaSettings(bootstrap_servers="kafka:9093", client=client, sasl_password_file=tmp_path / "password")
+    found = kafka_tables(kafka)
+    assert found[0] == Table(
+        "[kafka]", {"bootstrap_servers": "kafka:9093", "sasl_password_file": f"{tmp_path}/password"}
+    )
+    assert found[1].header == "[kafka.client]"
+    assert found[1].values == {
+        "security.protocol": "SASL_SSL",
+        "sasl.username": "me",
+        "ssl.ca.location": "/etc/ca.pem",
+        "ssl.key.location": "/etc/key.pem",
+        "socket.keepalive.enable": True,
+    }
+    assert len(found[1].comments) == 6
+    assert "s3cret" not in str(found)
+    assert "(kafka.sasl_password_file)" in "".join(found[1].comments)
+
+
+def test_the_settings_of_the_registry_are_proposed_without_the_password() -> None:
+    given = {"url": URL, "user": "me", "password": "s3cret", "timeout": "500ms", "unknown_schema": "reject"}
+    found = registry_table(RegistrySettings.model_validate(given))
+    assert found.values == {"url": URL, "user": "me", "timeout": "500000000ns", "unknown_schema": "reject"}
+    assert "LSB_REGISTRY__PASSWORD" in found.comments[0]
+    assert "s3cret" not in str(found)
+    again = RegistrySettings.model_validate(dict(found.values))
+    assert again == RegistrySettings.model_validate({**given, "password": None})
+    assert registry_table(RegistrySettings(url=URL)) == Table("[registry]", {"url": URL}, [])
+
+
+def test_files_of_the_registry_are_proposed(tmp_path: Path) -> None:
+    given = {"url": URL, "user": "me", "password_file": "/secret", "ca_file": str(tmp_path / "ca.pem")}
+    assert registry_table(RegistrySettings.model_validate(given)).values == given
