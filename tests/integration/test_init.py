@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +19,7 @@ from tests.integration.joiner_application import (
     found_of,
     things_over_all_units,
 )
-from tests.integration.services import DEADLINE_S, ROOT
+from tests.integration.proposing import init
 from tests.integration.your_data import LAYOUTS
 
 ANY: Final = f"""\
@@ -58,18 +55,6 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Proposed]:
     made = Proposed(kafka, tmp_path)
     yield made
     made.close()
-
-
-def init(bootstrap: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "joiner.cli.proposal", *arguments],
-        cwd=folder,
-        env={**os.environ, "LSB_KAFKA__BOOTSTRAP_SERVERS": bootstrap, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
 
 
 def test_proposed_settings_join_what_they_were_derived_from(app: Proposed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from tests.integration.joiner_application import (
     found_of,
     things_over_all_units,
 )
+from tests.integration.proposing import init
 from tests.integration.services import logged, wait_until
 from tests.integration.your_data import Stream, ksqldb_schema
 
@@ -127,6 +129,29 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
     yield from application(kafka, tmp_path)
 
 
+def propose(app: Application, *arguments: str) -> tuple[int, str, str]:
+    """Run `lsb-init` for the topics. Return its exit status, the proposed settings, and what else it prints."""
+    topics = [f"{app.name}.{topic}" for topic in SCHEMAS]
+    made = init(app.bootstrap, *topics, *arguments, folder=app.folder)
+    return made.returncode, made.stdout, made.stderr
+
+
+def check_proposal(app: Application, registry: str) -> None:
+    """Check that `lsb-init` proposes the streams above, and asks one question without the registry."""
+    status, text, notes = propose(app, "--registry", registry)
+    assert status == 0, notes
+    found = tomllib.loads(text)
+    wanted = tomllib.loads(STREAMS.format(url=registry, name=app.name))
+    assert found["registry"] == {"url": registry}
+    paths = ("topic", "format", "key", "time", "value")
+    assert {tuple(one[name] for name in paths) for one in found["stream"]} == {
+        tuple(one[name] for name in paths) for one in wanted["stream"]
+    }
+    status, text, notes = propose(app)
+    assert (status, text) == (3, "")
+    assert "Answer with --registry URL" in notes
+
+
 @pytest.mark.slow
 def test_avro_messages_are_joined_once_whatever_dies(app: Application, stack: LocalStack, registry: str) -> None:
     app.aligns = STREAMS.format(url=registry, name=app.name)
@@ -141,6 +166,7 @@ def test_avro_messages_are_joined_once_whatever_dies(app: Application, stack: Lo
 
     produce(0, 400)
     app.wait_until_through()
+    check_proposal(app, registry)
     first.kill()
     second = app.start(instance="two")
     produce(400, 1_200)
@@ -149,6 +175,9 @@ def test_avro_messages_are_joined_once_whatever_dies(app: Application, stack: Lo
     stack.down([stack.registry])
     produce(1_200, 2_400)
     logged(second.process, second.log, "cannot be fetched from the schema registry")
+    status, _, notes = propose(app, "--registry", registry)
+    assert status == 1
+    assert f"cannot be fetched from the schema registry {registry}: " in notes
     stack.up([stack.registry])
     wait_until(stack.registry.is_ready, "the registry is back")
     app.wait_until_through()

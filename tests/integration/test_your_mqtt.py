@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,9 +14,19 @@ import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
+from broker.settings import MqttSettings
 from connector.formats.payload import Metric, Payload
 from tests.integration.joiner_application import Application, application, found_of
-from tests.integration.services import DEADLINE_S, ends_of, kill, start_service, stop, topic_reader, wait_until
+from tests.integration.services import (
+    DEADLINE_S,
+    ends_of,
+    kill,
+    logged,
+    start_service,
+    stop,
+    topic_reader,
+    wait_until,
+)
 from tests.unit.project.documents import DOCS, blocks
 
 if TYPE_CHECKING:
@@ -89,6 +100,31 @@ def started(app: Application, mqtt: MqttAddress) -> subprocess.Popen[bytes]:
     return process
 
 
+def listening(app: Application, mqtt: MqttAddress, count: int) -> subprocess.Popen[bytes]:
+    """Start `lsb-init`, and wait until it listens to the topics of both formats, for so many messages."""
+    log = app.folder / "init.log"
+    filters = ["--mqtt", f"{app.name}/senml/#", "--mqtt", f"spBv1.0/{app.name}/#"]
+    limits = ["--samples", str(count), "--listen", "60", "--output", str(app.folder / "proposed.toml")]
+    own = {"LSB_MQTT__HOST": mqtt.host, "LSB_MQTT__PORT": str(mqtt.port)}
+    config = ["--config", str(app.config)]
+    process = start_service("joiner.cli.proposal", *filters, *limits, *config, environment=own, log=log)
+    logged(process, log, "listening to MQTT at")
+    return process
+
+
+def check_proposal(app: Application, mqtt: MqttAddress) -> None:
+    """Check that `lsb-init` proposes templates for what it has heard, and joins of all quantities."""
+    found = tomllib.loads((app.folder / "proposed.toml").read_text())
+    assert found["connector"]["topic"] == [
+        {"format": "sparkplug", "topic": f"spBv1.0/{app.name}/#"},
+        {"format": "senml", "topic": f"{app.name}/senml/#"},
+    ]
+    assert found.get("mqtt", {}).get("port", MqttSettings().port) == mqtt.port
+    assert {name for one in found["join"] for name in (one["left"], one["right"])} == {
+        *("temperature", "humidity", "Spindle/Speed", "Spindle/Torque"),
+    }
+
+
 def publish(mqtt: MqttAddress, messages: list[tuple[str, bytes]], qos: int) -> None:
     client = Client(CallbackAPIVersion.VERSION2)
     client.connect(mqtt.host, mqtt.port)
@@ -113,15 +149,20 @@ def test_senml_and_sparkplug_are_joined_with_the_settings_on_the_page(app: Appli
     joiner = app.start()
     joiner.wait_for_units()
     process = started(app, mqtt)
+    messages = [*senml(app, random.Random(1))], [*sparkplug(app, random.Random(2))]
+    listener = listening(app, mqtt, sum(map(len, messages)))
     try:
-        publish(mqtt, list(senml(app, random.Random(1))), qos=1)
+        publish(mqtt, messages[0], qos=1)
         # The measurements on QoS 0 are few enough for the queues of the broker.
-        publish(mqtt, list(sparkplug(app, random.Random(2))), qos=0)
+        publish(mqtt, messages[1], qos=0)
         expected = 2 * 2 * THINGS * COUNT + 2 * THINGS
         wait_until(lambda: records_in(app) >= expected, f"{expected} records are in Kafka")
         assert stop(process) == 0
+        assert listener.wait(DEADLINE_S) == 0, (app.folder / "init.log").read_text()
     finally:
         kill(process)
+        kill(listener)
+    check_proposal(app, mqtt)
     app.wait_until_through()
     findings = app.verify()
     assert records_in(app) == expected
