@@ -275,9 +275,9 @@ def _no_time(source: Source, field: Field) -> str:
 
 def _about_unit(source: Source, field: Field) -> str:
     example = first_usable(field)
-    dates = in_each_unit(example) if isinstance(example, int | Decimal) else ""
+    dates = f"{example} is {in_each_unit(example)}" if isinstance(example, int | Decimal) else repr(example)
     kafka = "" if source.is_file else f", or with --time {KAFKA_TIMESTAMP} if it is not the time of the measurement"
     return (
-        f"{source.topic}: in which unit is the time {field.path}? {example} is {dates}. "
+        f"{source.topic}: in which unit is the time {field.path}? {dates}. "
         f"Answer with --time '{field.path}' --time-unit UNIT{kafka}"
     )

@@ -88,9 +88,9 @@ def check_filter(text: str) -> str:
 
 
 class Limits(NamedTuple):
-    """How long to listen: for ``seconds``, but only until ``count`` messages have arrived."""
+    """How long to listen: for ``seconds``, but only until ``messages`` have arrived."""
 
-    count: int
+    messages: int
     seconds: float
 
 
@@ -219,7 +219,7 @@ class _Listener:
         except UnicodeDecodeError:
             return
         self._size += len(message.payload) + len(topic)
-        self.heard.append(Heard(topic, message.payload, message.retain))
+        self.heard.append(Heard(topic, bytes(message.payload), message.retain))
 
 
 def _templates(heard: Sequence[Heard], filters: Sequence[str]) -> list[TemplateSettings]:

@@ -71,8 +71,8 @@ def as_date(given: Scalar, unit: str | None) -> str:
         found = time_ns(given, given.unit)
         date = "no time" if found is None else iso_text(found)
         return f"{given}, which is {date}, because the schema says that it is in {given.unit}"
-    if unit is None or isinstance(given, str):
-        return f"{given}"
+    if unit is None or isinstance(given, str | bytes):
+        return given if isinstance(given, str) else repr(given)
     found = time_ns(given, unit)
     return f"{given}, which is {'no time' if found is None else iso_text(found)} if in {unit}"
 
