@@ -142,7 +142,7 @@ class LocalStack:
         self.down()
 
     def _for_each(self, do: Callable[[Server], None], servers: Sequence[Server]) -> None:
-        """Call ``do`` with each of the servers, in parallel. If a call fails, cancel the others, and raise its error."""
+        """Call ``do`` with each of the servers, in parallel. If a call fails, cancel the others and raise its error."""
         with ThreadPoolExecutor(max_workers=len(servers)) as pool:
             works = [pool.submit(do, server) for server in servers]
             try:

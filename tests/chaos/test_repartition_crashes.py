@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -99,7 +99,8 @@ def _let_kafka_fail(pipeline: Repartitioned, kafka: Server, outage: str, draw: r
     _log.warning("Kafka has an outage: %s", outage)
     if outage == "kill":
         pipeline.wait_until_copied()
-    {"freeze": kafka.pause, "kill": kafka.kill, "stop": kafka.stop}[outage]()
+    end: dict[str, Callable[[], object]] = {"freeze": kafka.pause, "kill": kafka.kill, "stop": kafka.stop}
+    end[outage]()
     # The length of the outage: nothing is waited for.
     Event().wait(draw.uniform(*OUTAGES[outage]))
     if outage == "freeze":

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from joiner.runtime.repartition import copies, repartitioner, starts
+from joiner.runtime.repartition import copies, repartitioner
 from joiner.runtime.repartition.copies import CopyWriter
-from joiner.runtime.repartition.merging import TimeMerger
-from joiner.runtime.repartition.prior import Scan
-from joiner.runtime.repartition.progress import Progress
+from joiner.runtime.repartition.merging import TimeMerger, merged_order
+from joiner.runtime.repartition.prior import Scan, read_prior
+from joiner.runtime.repartition.progress import Progress, decode_progress
 from joiner.runtime.repartition.starts import Starts
 from tests.simulation.bugs import Bug, changed
 from tests.simulation.memory_groups import GroupMetadata
@@ -72,10 +72,9 @@ def a_failed_commit_is_ignored() -> AbstractContextManager[None]:
 
 def copies_are_not_looked_for() -> AbstractContextManager[None]:
     """If an offset is missing, copying begins where the application starts, although there are copies."""
-    read = repartitioner.read_prior
 
     def wrong(*given: Any) -> Any:
-        return {place: one._replace(first=None, last=None) for place, one in read(*given).items()}
+        return {place: one._replace(first=None, last=None) for place, one in read_prior(*given).items()}
 
     return changed(repartitioner, "read_prior", wrong)
 
@@ -101,7 +100,7 @@ def the_id_of_the_repartition_topic_is_not_checked() -> AbstractContextManager[N
     of = Starts.of
 
     def wrong(self: Any, committed: Any) -> Any:
-        before = starts.decode_progress(committed.metadata)
+        before = decode_progress(committed.metadata)
         now = self._facts[self._settings.repartitioned[committed.topic]].topic_id
         if committed.offset >= 0 and before is not None and before.target != now:
             return committed.offset, Progress(before.source, now, before.key, before.start)
@@ -122,8 +121,7 @@ def revoked_partitions_are_still_copied() -> AbstractContextManager[None]:
 
 def copies_are_out_of_order() -> AbstractContextManager[None]:
     """The messages of a transaction are copied in the opposite order."""
-    order = copies.merged_order
-    return changed(copies, "merged_order", lambda parts: order(parts)[::-1])
+    return changed(copies, "merged_order", lambda parts: merged_order(parts)[::-1])
 
 
 COPY_BUGS: Final[dict[str, Bug]] = {

@@ -161,7 +161,7 @@ def test_a_topic_with_the_name_of_a_result_topic_is_refused() -> None:
 
 
 def test_tables_come_first_with_any_values() -> None:
-    values = {"a.b": 'x"\x7f', "number": 5, "real": 0.5, "yes": True}
+    values: dict[str, str | int | float | bool] = {"a.b": 'x"\x7f', "number": 5, "real": 0.5, "yes": True}
     topics = [guessed(file_of(documents("a", "b"), "x"))]
     proposal = compose(topics, [Table("[kafka.client]", values, ["a note\nof two lines"])])
     assert tomllib.loads(proposal.text)["kafka"]["client"] == values
