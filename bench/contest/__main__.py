@@ -30,8 +30,9 @@ from bench.contest.report.page import write_report
 from bench.contest.running.arena import Arena, FailedError
 from bench.contest.running.runs import Task, recovery, throughput
 from bench.harness.pipeline import about, own_stack
-from bench.harness.report import code_commit, java_version, machine
+from bench.harness.report import code_commit, machine
 from bench.peers import environments
+from bench.peers.jvm import programs
 from broker.stack import StackError
 
 _WARM: Final = 0.95
@@ -45,7 +46,7 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
     options = _options(given)
     sizes = _sizes(options, sizes or (QUICK if options.quick else FULL))
     if not options.report_only:
-        ran = about() | machine("pyspark", "pandas") | environments.versions() | {"Java": java_version()}
+        ran = about() | machine("pyspark", "pandas") | environments.versions() | programs.versions()
         kept = Kept(options.results, ran, sizes.recorded(), resume=options.resume)
         kinds, chosen = tuple(options.only or sizes.kinds), tuple(options.contenders or sizes.contenders)
         every = list(plan(sizes, kinds, chosen))

@@ -15,6 +15,7 @@ from typing import Final
 
 from bench.contest.job import AT_LEAST_ONCE, EXACTLY_ONCE, ROOT, Contender, Job, NotHereError
 from bench.contest.states import State, of_joiner
+from bench.harness.other_layout import SCHEMA, stream_settings
 from bench.harness.pipeline import Application
 from bench.kafka import BATCH
 from bench.peers import environments
@@ -33,9 +34,12 @@ SPARK_LATENESS_MS: Final = 10_000
 
 def application_of(job: Job, cores: int = 2) -> Application:
     """Return the joiner's application for a job."""
-    application = Application(job.kafka, job.folder, job.name, job.partitions, data=job.data, quantities=job.quantities)
+    # The topic of the project's own form cannot have other streams, so it is another one if there are any.
+    data = f"{job.name}.data" if job.registry else job.data
+    application = Application(job.kafka, job.folder, job.name, job.partitions, data=data, quantities=job.quantities)
     of_operator = f'lateness = "{job.lateness_ms}ms"\nwatermark_scope = "{job.watermark_scope}"\n'
-    application.add_settings(f'{of_operator}\n[spark]\nmaster = "local[{job.cores or cores}]"\n')
+    of_streams = stream_settings(job.data, "avro", job.registry) if job.registry else ""
+    application.add_settings(f'{of_operator}\n[spark]\nmaster = "local[{job.cores or cores}]"\n\n{of_streams}')
     return application
 
 
@@ -88,7 +92,7 @@ class _Script:
 
         Raises `NotHereError` if the script's environment is not available on this machine.
         """
-        start = self._start()
+        start = self._start(job)
         more: list[str] = []
         if self.takes_lateness:
             more += ["--lateness-ms", str(job.lateness_ms + (SPARK_LATENESS_MS if self.is_spark else 0))]
@@ -99,14 +103,15 @@ class _Script:
         base = [*start, job.kafka.bootstrap_servers, job.data, job.out, "--partitions", str(job.partitions)]
         return [*base, "--state", str(job.state), *more, *given]
 
-    def _start(self) -> list[str]:
+    def _start(self, job: Job) -> list[str]:
         try:
             if self.name.startswith("jvm/"):
                 engine = self.name.removeprefix("jvm/")
-                return [sys.executable, *programs.command(engine, parts_folder(CACHE), print)]
+                given = ["--schema", SCHEMA] if job.registry else []
+                return [sys.executable, *programs.command(engine, parts_folder(CACHE), print), *given]
             if self.is_spark:
                 return [sys.executable, str(PEERS / f"{self.name}.py"), "--jars", _spark_jars()]
-            return environments.command(self.name, parts_folder(CACHE), print)
+            return environments.command(self.name, parts_folder(CACHE), print, registry=job.registry)
         except (OSError, StackError) as error:
             raise NotHereError(f"no environment for {self.name}: {error}") from error
 
@@ -404,6 +409,11 @@ PEERS_OF_OTHERS: Final = (
 CONTENDERS: Final = {one.name: one for one in (*OURS, PASS_THROUGH, *CEILINGS, *PEERS_OF_OTHERS)}
 CORE: Final = ("plain process", "Spark stage", SPARK_BEST.name)
 """The contenders that run on every workload."""
+AVRO_CONTENDERS: Final = (
+    *("plain process", "Flink interval join", "Flink by hand"),
+    *("Kafka Streams window", "Kafka Streams by hand"),
+)
+"""The contenders that read Avro."""
 ROW_CONTENDERS: Final = (
     *("plain process", "Flink by hand", "Flink by hand, timers"),
     *("Spark by hand in Java", "Spark by hand in Java, ordered"),

@@ -40,7 +40,8 @@ class Job:
     """A task for a contender. Each job has its own ``name`` and its own ``folder``.
 
     ``cores`` is the number of cores that the contender may use, or 0 for all. ``quantities`` names the driver and the
-    columns of aligned rows; it is empty if the job is to find the neighbours of speed and torque.
+    columns of aligned rows; it is empty if the job is to find the neighbours of speed and torque. ``registry`` is the
+    URL of the schema registry if the input is in Avro, or empty if it is in JSON.
     """
 
     kafka: KafkaSettings
@@ -54,6 +55,7 @@ class Job:
     partitions: int = PARTITIONS
     cores: int = 0
     quantities: tuple[str, ...] = ()
+    registry: str = ""
 
     @property
     def out(self) -> str:

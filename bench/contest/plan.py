@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from bench.contest import engine
 from bench.contest.contenders import (
+    AVRO_CONTENDERS,
     CEILINGS,
     CONTENDERS,
     CORE,
@@ -23,15 +24,21 @@ from bench.contest.contenders import (
 )
 from bench.contest.job import Contender, Limits
 from bench.contest.kept import Measurement
-from bench.contest.workload.inputs import ROWS, SEED, WORKLOADS, of_curve
+from bench.contest.workload.inputs import AVRO, ROWS, SEED, WORKLOADS, of_curve
 
-KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "curves", "steady", "rows", "trials")
+KINDS: Final = (
+    *("throughput", "latency", "workloads", "widths", "recovery", "curves", "steady"),
+    *("rows", "avro", "trials"),
+)
 """The kinds of measurements. ``trials`` searches for the best settings of each peer; it is run only on request
 (``--only trials``), when a peer has changed."""
 SHARES: Final = (0.99,)
 """Shares of the neighbours that a window must be wide enough to find. The window widths for every workload except the
 alternating one are derived from them."""
 FLINK: Final = "Flink interval join"
+IN_EVERY_TURN: Final = {"rows": (ROWS, ROW_CONTENDERS), "avro": (AVRO, AVRO_CONTENDERS)}
+"""The kinds of measurements that are repeated for all contenders, not only for those named in a headline, with their
+workload and contenders. In each turn, the joiner also runs on the alternating workload in JSON, for comparison."""
 KEYS: Final = ("alternating", "1,000 keys", "100,000 keys")
 ON_CURVES: Final = (OURS[0].name, SPARK_BEST.name, FLINK)
 
@@ -41,10 +48,9 @@ class Sizes:
     """The size of a benchmark run: how many records, turns and rates it covers.
 
     ``turns`` is how often each kind of measurement is made for the contenders named in a headline; all others are
-    measured once, except for rows, which are measured equally often for all contenders. The alternating workload is
-    large enough to fill several batches of every contender, including the Spark stage, which has the largest batches.
-    ``curves`` lists the values at which each curve is measured. ``steady`` is the rate of the steady load in records/s
-    and its duration in s.
+    measured once, except for the kinds in `IN_EVERY_TURN`. The alternating workload is large enough to fill several
+    batches of every contender, including the Spark stage, which has the largest batches. ``curves`` lists the values at
+    which each curve is measured. ``steady`` is the rate of the steady load in records/s and its duration in s.
     """
 
     records: int = 3_200_000
@@ -52,8 +58,9 @@ class Sizes:
     width_records: int = 300_000
     curve_records: int = 1_000_000
     row_records: int = 2_000_000
+    avro_records: int = 2_000_000
     warm_up_records: int = 1_000_000
-    turns: dict[str, int] = field(default_factory=lambda: {"throughput": 5, "latency": 5, "rows": 3})
+    turns: dict[str, int] = field(default_factory=lambda: {"throughput": 5, "latency": 5, "rows": 3, "avro": 5})
     limits: Limits = field(default_factory=Limits)
     short_limits: Limits = field(default_factory=lambda: Limits(budget_s=30.0, quiet_s=12.0))
     widths_ms: tuple[int, ...] = (10, 100, 1_000, 10_000)
@@ -81,8 +88,8 @@ class Sizes:
 
     def of(self, kind: str) -> tuple[int, Limits]:
         """Return the number of records and the time limits for a kind of measurement."""
-        if kind == "rows":
-            return self.row_records, self.limits
+        if kind in IN_EVERY_TURN:
+            return (self.row_records if kind == "rows" else self.avro_records), self.limits
         short = {"workloads": self.workload_records, "widths": self.width_records, "curves": self.curve_records}
         return (short[kind], self.short_limits) if kind in short else (self.records, self.limits)
 
@@ -105,6 +112,7 @@ QUICK: Final = Sizes(
     width_records=60_000,
     curve_records=100_000,
     row_records=200_000,
+    avro_records=200_000,
     warm_up_records=100_000,
     turns={},
     limits=Limits(budget_s=20.0, quiet_s=4.0),
@@ -132,12 +140,13 @@ def plan(sizes: Sizes, kinds: tuple[str, ...], chosen: tuple[str, ...]) -> Itera
                 one
                 for one in _of_kind(kind, turn, sizes)
                 if _contender_of(one.contender) in chosen
-                and (turn == 1 or (turn <= sizes.turns.get(kind, 1) and (kind == "rows" or _is_in_headline(one))))
+                and (turn == 1 or turn <= sizes.turns.get(kind, 1))
+                and (turn == 1 or kind in IN_EVERY_TURN or _is_in_headline(one))
             ]
             groups: dict[tuple[str, int], list[Measurement]] = {}
             for one in of_kind:
-                # Aligned rows are compared with the two-stream join, which has a workload of its own.
-                workload = "" if kind == "rows" else one.workload
+                # What the others are compared with has a workload of its own.
+                workload = "" if kind in IN_EVERY_TURN else one.workload
                 groups.setdefault((workload, one.width_ms), []).append(one)
             for (workload, width_ms), group in groups.items():
                 draw = random.Random(f"{sizes.seed} {turn} {kind} {workload} {width_ms}")  # noqa: S311 - only an order
@@ -163,9 +172,10 @@ def _of_kind(kind: str, turn: int, sizes: Sizes) -> Iterable[Measurement]:
     if kind in {"recovery", "trials"}:
         names = CORE if kind == "recovery" else tuple(trials())
         return (_finding(kind, name, "alternating", turn, 1.0) for name in names)
-    if kind == "rows":
-        rows = [Measurement(kind, name, ROWS, turn) for name in ROW_CONTENDERS]
-        return [*rows, Measurement(kind, OURS[0].name, "alternating", turn)]
+    if kind in IN_EVERY_TURN:
+        workload, names = IN_EVERY_TURN[kind]
+        every = [_finding(kind, name, workload, turn, 1.0) for name in names]
+        return [*every, Measurement(kind, OURS[0].name, "alternating", turn)]
     return {"workloads": _of_workloads, "widths": _of_widths, "curves": _of_curves}[kind](turn, sizes)
 
 

@@ -9,7 +9,6 @@ results of all contenders are equal but for the names and ids in them.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import random
 import statistics
@@ -19,9 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import fastavro
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-
+from bench.harness.other_layout import QUANTITIES, avro_encoder, document, register, stream_settings
 from bench.harness.pipeline import (
     FIRST_MS,
     PARTITIONS,
@@ -36,29 +33,6 @@ from bench.harness.pipeline import (
 from bench.harness.report import spread, table, write
 from bench.kafka import THINGS, seconds_between
 from broker.settings import KafkaSettings
-from joiner.mapping.framing import add_header
-
-_STREAM: Final = """
-[[stream]]
-name = "{quantity}"
-topic = "{topic}"
-format = "{format}"
-key = "$.device.name"
-time = "$.unixtime"
-value = "$.value"
-id = "$.no"
-where = "$.type == '{quantity}'"
-"""
-QUANTITIES: Final = ("speed", "torque")
-
-_DEVICE: Final = {"type": "record", "name": "Device", "fields": [{"name": "name", "type": "string"}]}
-_TYPES: Final = {"device": _DEVICE, "type": "string", "unixtime": "long", "value": "double", "no": "string"}
-_SCHEMA: Final = {
-    "type": "record",
-    "name": "Reading",
-    "fields": [{"name": name, "type": of_name} for name, of_name in _TYPES.items()],
-}
-_PARSED: Final = fastavro.parse_schema(_SCHEMA)
 
 
 class Reading(NamedTuple):
@@ -96,13 +70,7 @@ def own_form(one: Reading) -> bytes:
 
 def other_layout(one: Reading) -> dict[str, Any]:
     """Return a record in another layout. As JSON, it has as many bytes as in the project's own form."""
-    return {
-        "device": {"name": one.thing},
-        "type": one.quantity,
-        "unixtime": one.time_ms,
-        "value": one.value,
-        "no": one.identity,
-    }
+    return document(one.thing, one.quantity, one.time_ms, one.value, one.identity)
 
 
 def as_json(one: Reading) -> bytes:
@@ -112,13 +80,8 @@ def as_json(one: Reading) -> bytes:
 
 def as_avro(schema_id: int) -> Callable[[Reading], bytes]:
     """Return a function that encodes a record in Avro, with the id of the schema."""
-
-    def encode(one: Reading) -> bytes:
-        written = io.BytesIO()
-        fastavro.schemaless_writer(written, _PARSED, other_layout(one))
-        return add_header(schema_id, written.getvalue())
-
-    return encode
+    encode = avro_encoder(schema_id)
+    return lambda one: encode(other_layout(one))
 
 
 def _json(content: dict[str, Any]) -> bytes:
@@ -137,12 +100,10 @@ OWN: Final = "own form"
 
 def layouts(registry: str) -> dict[str, Layout]:
     """Return all forms. ``registry``: the URL of a schema registry."""
-    with SchemaRegistryClient({"url": registry}) as client:
-        schema_id = client.register_schema("reading", Schema(json.dumps(_SCHEMA), "AVRO"))
     return {
         OWN: Layout(own_form, ""),
         "JSON of another layout": Layout(as_json, "json"),
-        "Avro": Layout(as_avro(schema_id), "avro"),
+        "Avro": Layout(as_avro(register(registry)), "avro"),
     }
 
 
@@ -164,8 +125,7 @@ def run(kafka: KafkaSettings, folder: Path, topic: str, layout: Layout, registry
     # The topic of the own form cannot have other streams, so it is another one if there are any.
     application = Application(kafka, folder, name, PARTITIONS, data=f"{name}.data" if layout.format else topic)
     if layout.format:
-        streams = [_STREAM.format(topic=topic, format=layout.format, quantity=quantity) for quantity in QUANTITIES]
-        application.add_settings("\n".join([f'[registry]\nurl = "{registry}"', *streams]))
+        application.add_settings(stream_settings(topic, layout.format, registry))
     application.data = topic
     process = application.start()
     try:

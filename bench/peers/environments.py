@@ -25,7 +25,8 @@ versions."""
 
 _FLINK_JARS: Final = (("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2"),)
 """Flink's newest Kafka connector. It is built for Flink 2.2 but also works with 2.3."""
-
+_FLINK_AVRO_JARS: Final = (("org.apache.flink", "flink-sql-avro-confluent-registry", "2.3.0"),)
+"""Flink's format for Avro in the wire format of a schema registry, with all that it needs."""
 
 ENVIRONMENTS: Final = {
     "bytewax_window": "bytewax",
@@ -47,13 +48,15 @@ def versions() -> dict[str, str]:
     return found | {"Flink's Kafka connector": _FLINK_JARS[0][2]}
 
 
-def command(script: str, folder: Path, say: Callable[[str], None]) -> list[str]:
+def command(script: str, folder: Path, say: Callable[[str], None], registry: str = "") -> list[str]:
     """Return the command that starts a peer's script, without run-specific arguments.
 
-    The peer's dependencies are installed first if needed.
+    The peer's dependencies are installed first if needed. ``registry`` is the URL of the schema registry if the input
+    is in Avro, which only Flink's script reads.
     """
     python = interpreter(ENVIRONMENTS[script], folder, say)
     more = ["--jars", str(flink_jars(folder, say))] if script == "flink_interval" else []
+    more += ["--jars", str(_flink_avro_jars(folder, say)), "--registry", registry] if registry else []
     return [str(python), str(Path(__file__).with_name(f"{script}.py")), *more]
 
 
@@ -84,6 +87,13 @@ def flink_jars(folder: Path, say: Callable[[str], None]) -> Path:
     """Return the folder that contains Flink's Kafka connector. Download the connector if it is missing."""
     notice = "flink     downloading its Kafka connector (10 MB)"
     return Parts(folder / "peers", say).jars("flink-kafka", _FLINK_JARS, REQUIREMENTS / "flink-jars.sha256", notice)
+
+
+def _flink_avro_jars(folder: Path, say: Callable[[str], None]) -> Path:
+    """Return the folder that contains Flink's format for Avro. Download the format if it is missing."""
+    notice = "flink     downloading its format for Avro with a schema registry (10 MB)"
+    sums = REQUIREMENTS / "flink-avro-jars.sha256"
+    return Parts(folder / "peers", say).jars("flink-avro", _FLINK_AVRO_JARS, sums, notice)
 
 
 def _find_python(name: str) -> str:

@@ -10,6 +10,9 @@ parallel and aligned (``scan.watermark.alignment``, small fetches, one task per 
 watermark. Without this, or with the JVM's default heap and garbage collector, the join was two to four times slower;
 with its state in RocksDB it was far slower still. ``--lateness-ms`` is the greatest disorder to allow for; records that
 are later than that may lose pairs.
+
+With ``--registry``, the messages are in Avro and in the layout of another program (see `bench.harness.other_layout`).
+Flink's own format for them asks the registry for each schema once.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import os
 import signal
 import tempfile
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +31,7 @@ from pyflink.table import EnvironmentSettings, TableEnvironment
 
 _PARALLELISM, _INTERVAL = "parallelism.default", "execution.checkpointing.interval"
 _DRIFT, _UPDATE = "scan.watermark.alignment.max-drift", "scan.watermark.alignment.update-interval"
+_AVRO = "avro-confluent"
 _FETCH, _EMIT = "properties.max.partition.fetch.bytes", "scan.watermark.emit.strategy"
 
 SETTINGS = {
@@ -100,7 +105,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--lateness-ms", type=int, default=0, help="how far records of a partition may be out of order")
     parser.add_argument("--variant", choices=VARIANTS, default="best")
     parser.add_argument("--state", type=Path, help="folder for the checkpoints")
-    parser.add_argument("--jars", type=Path, required=True, help="folder of Flink's Kafka connector")
+    parser.add_argument("--registry", default="", help="URL of the schema registry, if the messages are in Avro")
+    parser.add_argument(
+        "--jars", type=Path, required=True, action="append", help="folder of Flink's Kafka connector, or of its format"
+    )
     return parser.parse_args()
 
 
@@ -118,7 +126,7 @@ class Setup(NamedTuple):
         kafka = {"connector": "kafka", "properties.bootstrap.servers": options.bootstrap}
         config = SETTINGS | {
             _PARALLELISM: str(options.partitions),
-            "pipeline.jars": ";".join(jar.absolute().as_uri() for jar in sorted(options.jars.glob("*.jar"))),
+            "pipeline.jars": ";".join(jar.absolute().as_uri() for place in options.jars for jar in place.glob("*.jar")),
             "execution.checkpointing.dir": (state / "checkpoints").as_uri(),
             "state.backend.rocksdb.localdir": str(state / "rocksdb"),
         }
@@ -128,7 +136,7 @@ class Setup(NamedTuple):
             "topic": options.data,
             "properties.group.id": options.out,
             "scan.startup.mode": "earliest-offset",
-            "format": "json",
+            **({"format": _AVRO, f"{_AVRO}.url": options.registry} if options.registry else {"format": "json"}),
         }
         sink = {
             **kafka,
@@ -160,13 +168,24 @@ def _start_java(*, is_tuned: bool) -> None:
     os.environ["JVM_ARGS"] = f"-Djava.io.tmpdir={scratch.name} {os.environ.get('JVM_ARGS', tuned)}"
 
 
+COLUMNS: Mapping[str, str] = {
+    "json": """
+            thing STRING, quantity STRING, phenomenonTime BIGINT, `result` DOUBLE, id STRING,
+            measured AS TO_TIMESTAMP_LTZ(phenomenonTime, 3)""",
+    _AVRO: """
+            device ROW<name STRING NOT NULL> NOT NULL, `type` STRING NOT NULL, unixtime BIGINT NOT NULL,
+            `value` DOUBLE NOT NULL, `no` STRING NOT NULL,
+            thing AS device.name, quantity AS `type`, phenomenonTime AS unixtime, `result` AS `value`, id AS `no`,
+            measured AS TO_TIMESTAMP_LTZ(unixtime, 3)""",
+}
+"""The columns of the source table for each format of the messages."""
+
+
 def statements(setup: Setup, width: str, lateness: str) -> list[str]:
     """Return the job's SQL statements; the last one is the INSERT. ``width`` and ``lateness`` are SQL intervals."""
     return [
         f"""
-        CREATE TABLE records (
-            thing STRING, quantity STRING, phenomenonTime BIGINT, `result` DOUBLE, id STRING,
-            measured AS TO_TIMESTAMP_LTZ(phenomenonTime, 3),
+        CREATE TABLE records ({COLUMNS[setup.source["format"]]},
             WATERMARK FOR measured AS measured - {lateness}
         ) WITH ({settings_of(setup.source)})""",
         f"""

@@ -58,7 +58,7 @@ class LocalStack:
         self.mqtt = Mqtt(place / "mqtt", self._parts, usual_ports=usual_ports)
         self.influxdb = Influxdb(place / "influxdb", self._parts, usual_ports=usual_ports)
         self.registry = Registry(place / "registry", self._parts, usual_ports=usual_ports)
-        """For tests: not one of `servers`, so it starts only if it is named."""
+        """For tests and benchmarks: not one of `servers`, so it starts only if it is named."""
 
     @property
     def servers(self) -> tuple[Server, ...]:

@@ -6,7 +6,8 @@ created next to its destination and moved into place atomically. Once everything
 - Kafka and HiveMQ (the MQTT broker) are jars. They are downloaded with the Ivy that ships with pyspark, so Maven is not
   needed. Jars from a registry are code that runs on this machine, so they are verified against the hashes in
   templates/.
-- The schema registry (Apicurio Registry), which only tests use, is an archive. It is downloaded and verified likewise.
+- The schema registry (Apicurio Registry), for tests and benchmarks, is an archive. It is downloaded and verified
+  likewise.
 - InfluxDB 1.8 is built with Go, which verifies the checksums of its downloads.
 
 ``servers`` starts the programs. This module does not configure any package source: each tool uses its own settings.

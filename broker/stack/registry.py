@@ -1,4 +1,7 @@
-"""A schema registry, for tests of messages that name their schemas. `LocalStack.up` starts it only if asked to."""
+"""A schema registry, for tests and benchmarks of messages that name their schemas.
+
+`LocalStack.up` starts it only if asked to.
+"""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from bench.contest.plan import Sizes
 TINY = Sizes(
     records=6_000,
     width_records=3_000,
+    avro_records=6_000,
     warm_up_records=2_000,
     turns={},
     # Reached only on a busy machine, because a run ends once it has all results.
@@ -48,3 +49,16 @@ def test_the_contest_runs_and_judges_and_reports(tmp_path: Path) -> None:
     # Latencies are drawn only of rates with which a contender keeps up, and a busy machine may be too slow for any.
     drawn = {"bench_throughput.png"} | ({"bench_latency.png"} if late["plain process"]["keeps_up"] else set())
     assert {path.name for path in folders["plots"].iterdir()} == drawn
+
+
+@pytest.mark.long
+def test_the_joiner_finds_the_same_neighbours_in_avro(tmp_path: Path) -> None:
+    page, folders = tmp_path / "page.md", {name: tmp_path / name for name in ("results", "plots")}
+    given = ["--page", str(page), *(f"--{name}={path}" for name, path in folders.items())]
+    main([*given, "--only", "avro", "--contenders", "plain process"], TINY)
+    found = {one["workload"]: one for one in read(folders["results"], "avro")["measurements"]}
+    assert [one["reason"] for one in found.values() if "reason" in one] == []
+    assert set(found) == {"avro", "alternating"}
+    for judged in found.values():
+        assert (judged["complete"], judged["reached"], judged["excess"], judged["double"]) == (1.0, 1.0, 0, 0)
+    assert "| plain process: Avro |" in page.read_text()

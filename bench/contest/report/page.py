@@ -15,6 +15,7 @@ from bench.contest.report.plots import draw
 from bench.harness.pipeline import KAFKAS_OWN, changed_settings
 from bench.harness.report import table
 from bench.peers import environments
+from bench.peers.jvm.programs import AVRO_LIBRARY
 
 BEGIN: Final = "<!-- figures: written by python -m bench.contest, which overwrites them -->"
 END: Final = "<!-- end of the figures -->"
@@ -112,6 +113,7 @@ def figure_lines(found: Found, figures: dict[str, list[Found]], drawn: dict[str,
         ("Width of the window", "widths", tables.widths(figures["widths"])),
         ("Other workloads", "keys", tables.workloads(figures["workloads"])),
         ("Aligned rows", "", tables.rows(figures["rows"])),
+        ("Avro input", "", _avro(found, figures)),
         ("Curves", "curves", tables.curves(figures["curves"])),
         ("Recovery", "", latencies.recovery(figures["recovery"])),
         ("Settings tried", "", _trials(figures["trials"], throughput)),
@@ -150,6 +152,10 @@ def _older(figures: dict[str, list[Found]]) -> list[str]:
         "Spark stage is the former one, a Structured Streaming query. In addition:"
     )
     return ["", intro, "", *words] if words else []
+
+
+def _avro(found: Found, figures: dict[str, list[Found]]) -> list[str]:
+    return tables.avro(figures["avro"], found["avro"].get("machine", {}).get(AVRO_LIBRARY, "of an unknown version"))
 
 
 def _trials(measurements: list[Found], best: list[Found]) -> list[str]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from bench.contest import engine
-from bench.contest.contenders import CEILINGS, CONTENDERS, PASS_THROUGH, SPARK_BEST, SPARK_DEFAULT, SPARK_TUNED
+from bench.contest.contenders import (
+    CEILINGS,
+    CONTENDERS,
+    OURS,
+    PASS_THROUGH,
+    SPARK_BEST,
+    SPARK_DEFAULT,
+    SPARK_TUNED,
+)
 from bench.contest.plan import BASES
 from bench.contest.report.figures import (
     NONE,
@@ -24,7 +32,7 @@ from bench.contest.report.figures import (
     values,
     whole,
 )
-from bench.contest.workload.inputs import ROWS
+from bench.contest.workload.inputs import AVRO, ROWS
 from bench.harness.report import table
 
 PRICE_EUR: Final = 0.04
@@ -233,12 +241,17 @@ def workloads(measurements: list[Found]) -> list[str]:
 
 def of_two_stream_join(runs: list[Found], measurements: list[Found]) -> list[float]:
     """Return the ratio of each run's rate to that of the two-stream join in the same turn, if there is one."""
-    joins = by((one for one in measurements if one["workload"] != ROWS), *SAME_TURN)
+    return _of_turn(runs, [one for one in measurements if one["workload"] != ROWS])
+
+
+def _of_turn(runs: list[Found], others: list[Found]) -> list[float]:
+    """Return the ratio of each run's rate to that of the first of the other runs in the same turn, if there is one."""
+    turns = by(others, *SAME_TURN)
     return [
-        one["records_per_s"] / joins[turn][0]["records_per_s"]
+        one["records_per_s"] / turns[turn][0]["records_per_s"]
         for turn, found in by(runs, *SAME_TURN).items()
         for one in found
-        if one.get("records_per_s") and turn in joins and joins[turn][0].get("records_per_s")
+        if one.get("records_per_s") and turn in turns and turns[turn][0].get("records_per_s")
     ]
 
 
@@ -267,6 +280,41 @@ def rows(measurements: list[Found]) -> list[str]:
     )
     about_rows = about(ROWS, [one for one in measurements if one["workload"] == ROWS])
     return [*about_rows, words, *table(heads, lines)] if lines else []
+
+
+def avro(measurements: list[Found], version: str) -> list[str]:
+    """Return the table of the input in Avro, with the joiner on the same records in JSON, which ran in the same turns.
+
+    ``version`` is that of Apache Avro for Java. Runs that did not read their input to the end are not compared.
+    """
+    whole_runs = [one for one in measurements if not one.get("withheld")]
+    ours = [one for one in whole_runs if one["contender"] == OURS[0].name and one["workload"] == AVRO]
+    lines = [
+        (
+            f"{name}: {'Avro' if workload == AVRO else 'JSON'}",
+            CONTENDERS[name].guarantee,
+            len(runs),
+            rate(runs),
+            shown(runs, "steady_s", short),
+            spread(_of_turn([one for one in runs if not one.get("withheld")], ours), "{:.2f}".format),
+            shown(runs, "complete", percent),
+            excess(runs),
+            shown(runs, "double", whole),
+            shown(runs, "cpu_s_per_million", short),
+            shown(runs, "kafka_cpu_s_per_million", short),
+            reached(runs),
+        )
+        for (name, workload), runs in by(measurements, "contender", "workload").items()
+    ]
+    heads = ["", "guarantee", "runs", "thousand records/s in", "steady part, s"]
+    heads += [f"of the {OURS[0].name} on Avro of the turn", "neighbours found", "results that are not neighbours"]
+    heads += ["duplicate results", "CPU s/million records", "Kafka CPU s", "input processed"]
+    words = (
+        "Each message begins with a byte 0 and the id of its schema. The results are in JSON, as in the other "
+        f"workloads. The programs in Java read the messages with Apache Avro {version}, and Flink's interval join with "
+        "Flink's own format."
+    )
+    return [*about(AVRO, measurements), words, *table(heads, lines)] if lines else []
 
 
 def widths(measurements: list[Found]) -> list[str]:

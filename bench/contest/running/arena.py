@@ -14,6 +14,7 @@ from pathlib import Path
 from bench.contest.job import ROOT, Contender, Job
 from bench.contest.workload.expected import Expected, expect
 from bench.contest.workload.inputs import make, produce, produce_sides
+from bench.harness.other_layout import register
 from bench.harness.pipeline import PARTITIONS, make_topic
 from bench.harness.processes import Tree, folder_bytes, processes
 from broker.settings import KafkaSettings
@@ -54,10 +55,16 @@ class Arena:
             topic, workload = f"data-{len(self._written)}", self.expected(name, records).workload
             self._written[name, records, topics] = self.make_data(topic, topics, workload.partitions)
             if topics == 1:
-                produce(self.kafka, topic, workload)
+                produce(self.kafka, topic, workload, register(self.registry()) if workload.is_avro else 0)
             else:
                 produce_sides(self.kafka, (f"{topic}-left", f"{topic}-right"), workload)
         return self._written[name, records, topics]
+
+    def registry(self) -> str:
+        """Return the URL of the schema registry, which is started if it is not running yet."""
+        if self.stack.registry.pid is None:
+            self.stack.up([self.stack.registry])
+        return self.stack.registry.url
 
     def make_data(self, topic: str, topics: int, partitions: int = PARTITIONS) -> str:
         """Create one topic, or one per side with event times as Kafka timestamps. Return the names as `data` does."""
@@ -143,8 +150,9 @@ def settings_of(contender: Contender, job: Job) -> list[str]:
     shown = []
     for command in contender.commands(job):
         words = ["python", *command[1:]]
-        for path, name in ((job.folder, "FOLDER"), (ROOT, "."), (job.kafka.bootstrap_servers, "BOOTSTRAP")):
-            words = [word.replace(str(path), name) for word in words]
+        parts = ((job.folder, "FOLDER"), (ROOT, "."), (job.kafka.bootstrap_servers, "BOOTSTRAP"))
+        for part, name in (*parts, *([(job.registry, "REGISTRY")] if job.registry else [])):
+            words = [word.replace(str(part), name) for word in words]
         shown.append(" ".join(word.replace(job.name, "NAME") for word in words if not word.startswith("/")))
     return shown
 

@@ -90,7 +90,8 @@ def _prepare(arena: Arena, task: Task) -> tuple[Expected, Job, Window]:
         arena.data(task.workload, task.records, contender.topics),
     )
     job = arena.job(contender, topic, task.records, partitions=expected.workload.partitions)
-    job = replace(job.of(expected.workload), width_ms=task.width_ms, cores=task.cores)
+    registry = arena.registry() if expected.workload.is_avro else ""
+    job = replace(job.of(expected.workload), width_ms=task.width_ms, cores=task.cores, registry=registry)
     return expected, job, contender.window(job.width_ms, job.lateness_ms)
 
 

@@ -3,7 +3,8 @@
 A workload is a log of rows. A row consists of a thing, a side (0: speed, the left stream; 1: torque, the right stream)
 and a time. In messages, the id of a record is its row number, so that each result identifies its rows. In the workload
 of aligned rows, side 0 is the driver and the others are its columns. Its records are identified by their values (see
-`value_of`), because an aligned row contains the values of the columns, but not their ids.
+`value_of`), because an aligned row contains the values of the columns, but not their ids. The messages are in the
+project's own form of JSON, except for one workload in Avro (see `bench.harness.other_layout`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from confluent_kafka import Producer
 
 from bench.contest.workload import nexmark
+from bench.harness.other_layout import avro_encoder, document
 from bench.harness.pipeline import FIRST_MS, PARTITIONS, make_sender, things_over_all_units
 from broker.partitioner import partition_of
 from simulator.generate import Plan, write
@@ -38,6 +40,8 @@ ROWS: Final = "rows"
 """The name of the workload of aligned rows."""
 DRIVER_AND_COLUMNS: Final = ("load", "speed", "torque", "temperature")
 """The quantities of that workload: the driver's, then those of the columns."""
+AVRO: Final = "avro"
+"""The name of the alternating workload in Avro."""
 SEED: Final = 7
 
 _CHUNK: Final = 50_000
@@ -70,6 +74,8 @@ class Workload:
     """How many bytes of padding each message has."""
     quantities: tuple[str, ...] = QUANTITIES
     """The quantity of each side."""
+    is_avro: bool = False
+    """Whether the messages are in Avro, with the id of a schema."""
 
     def __len__(self) -> int:
         return len(self.thing)
@@ -84,12 +90,17 @@ class Workload:
         """The partition of each row (int64, shape (n,))."""
         return self.partition_of_thing[self.thing]
 
-    def messages(self, first: int, last: int) -> Iterator[tuple[int, dict[str, bytes]]]:
-        """Yield the partition and message of each row from ``first`` up to but not including ``last``."""
-        rows = slice(first, last)
+    def messages(self, first: int, last: int, schema_id: int = 0) -> Iterator[tuple[int, dict[str, bytes]]]:
+        """Yield the partition and message of each row from ``first`` up to but not including ``last``.
+
+        ``schema_id`` is the id of the schema of messages in Avro.
+        """
+        rows, encode = slice(first, last), avro_encoder(schema_id)
         columns = (self.thing[rows], self.side[rows], self.time_ms[rows], self.partition[rows])
         for row, (thing, side, time_ms, place) in enumerate(zip(*(c.tolist() for c in columns), strict=True), first):
-            if self.has_columns:
+            if self.is_avro:
+                value = encode(document(self.names[thing], QUANTITIES[side], time_ms, reading_of(row), f"{row}"))
+            elif self.has_columns:
                 value = record(self.names[thing], self.quantities[side], time_ms, value_of(row, side), row)
             else:
                 value = message(self.names[thing], side, time_ms, row, self.padding)
@@ -99,7 +110,12 @@ class Workload:
 def message(thing: str, side: int, time_ms: int, identity: int, padding: int = 0) -> bytes:
     """Return a record as JSON bytes, with ``padding`` extra bytes in a field that no contender reads."""
     more = f', "note": "{"x" * padding}"' if padding else ""
-    return record(thing, QUANTITIES[side], time_ms, identity * 7919 % 100_000 / 100, identity, more)
+    return record(thing, QUANTITIES[side], time_ms, reading_of(identity), identity, more)
+
+
+def reading_of(identity: int) -> float:
+    """Return the value of a record, which does not matter to the join."""
+    return identity * 7919 % 100_000 / 100
 
 
 def record(thing: str, quantity: str, time_ms: int, value: float, identity: int, more: str = "") -> bytes:
@@ -121,12 +137,12 @@ def row_of(value: float, side: int) -> int | None:
     return row if value == value_of(row, side) else None
 
 
-def produce(kafka: KafkaSettings, topic: str, workload: Workload) -> None:
-    """Write all rows to a topic."""
+def produce(kafka: KafkaSettings, topic: str, workload: Workload, schema_id: int = 0) -> None:
+    """Write all rows to a topic. ``schema_id`` is the id of the schema of messages in Avro."""
     producer = make_sender(kafka)
     for first in range(0, len(workload), _CHUNK):
         by_place: list[list[dict[str, bytes]]] = [[] for _ in range(workload.partitions)]
-        for place, one in workload.messages(first, min(first + _CHUNK, len(workload))):
+        for place, one in workload.messages(first, min(first + _CHUNK, len(workload)), schema_id):
             by_place[place].append(one)
         for place, messages in enumerate(by_place):
             _write(producer, topic, place, messages)
@@ -296,6 +312,8 @@ def make(name: str, records: int, seed: int = SEED) -> Workload:
     curve, _, at = name.partition(": ")
     if name == ROWS:
         return aligned(name, records, seed)
+    if name == AVRO:
+        return alternating(name, records, seed, is_avro=True)
     return (CURVES[curve](int(at)) if curve in CURVES else WORKLOADS[name])(name, records, seed)
 
 

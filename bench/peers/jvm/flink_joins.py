@@ -20,9 +20,11 @@ from typing import Final
 from bench.peers.jvm.launching import (
     HEAP,
     add_quantities,
+    add_schema,
     make_parser,
     producer,
     quantities_of,
+    schema_of,
     sinks,
     start_java,
     state_of,
@@ -91,6 +93,7 @@ def main() -> None:
         "--order", choices=["timers", "arrival"], default="arrival", help="order in which to join records"
     )
     add_quantities(parser)
+    add_schema(parser)
     options = parser.parse_args()
     start_java(options, "flink.Joins", arguments(options), [*HEAP, *_OPENS])
 
@@ -108,6 +111,7 @@ def arguments(options: argparse.Namespace) -> list[str]:
             "io.tmp.dirs": str(state.with_name(f"{state.name}-scratch")),
         }
         | quantities_of(options)
+        | schema_of(options)
         | (ALIGNED if order == "timers" else {})
     )
     for name in options.variant:

@@ -58,6 +58,17 @@ def quantities_of(options: argparse.Namespace) -> dict[str, str]:
     return {"quantities": options.quantities} if options.quantities else {}
 
 
+def add_schema(parser: argparse.ArgumentParser) -> None:
+    """Add ``--schema``, the argument of programs that can also read Avro."""
+    what = "Avro schema of the messages, which then begin with a byte 0 and the id of the schema (4 bytes): not JSON"
+    parser.add_argument("--schema", help=what)
+
+
+def schema_of(options: argparse.Namespace) -> dict[str, str]:
+    """Return the setting for the Java program."""
+    return {"schema": options.schema} if options.schema else {}
+
+
 def state_of(options: argparse.Namespace) -> Path:
     """Return the absolute path of the folder for state. Create a temporary folder if none was given."""
     return (options.state or Path(tempfile.mkdtemp(prefix="peer-"))).absolute()

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from bench.harness.report import java_version
 from bench.peers import environments
 from broker.stack.errors import StackError
 from broker.stack.parts import KAFKA_VERSION, Parts
@@ -25,8 +26,16 @@ _STREAMS_JARS: Final = (
     ("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
     ("org.rocksdb", "rocksdbjni", "10.1.3"),  # the version that kafka-streams names
 )
+AVRO_LIBRARY: Final = "Apache Avro for Java"
+_AVRO_VERSION: Final = "1.12.1"  # the same as in the installed Spark
+_AVRO_JARS: Final = (("org.apache.avro", "avro", _AVRO_VERSION),)
 
 Say = Callable[[str], None]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Java, and of the library with which the programs read Avro, by name."""
+    return {"Java": java_version(), AVRO_LIBRARY: _AVRO_VERSION}
 
 
 def command(engine: str, folder: Path, say: Say) -> list[str]:
@@ -70,13 +79,14 @@ def _streams(folder: Path, say: Say) -> list[str]:
     parts, sums = Parts(folder, say), environments.REQUIREMENTS / "kafka-streams-jars.sha256"
     notice = f"streams   downloading Kafka Streams {KAFKA_VERSION} with RocksDB (75 MB)"
     own = Parts(folder / "peers", say).jars(f"kafka-streams-{KAFKA_VERSION}", _STREAMS_JARS, sums, notice)
-    return [f"{own}/*", f"{parts.kafka()}/*"]
+    return [f"{own}/*", *_avro(folder, say), f"{parts.kafka()}/*"]
 
 
 def _flink(folder: Path, say: Say) -> list[str]:
     python = environments.interpreter("flink", folder, say)
     (flink,) = python.parents[1].glob("lib/python*/site-packages/pyflink/lib")
-    return [f"{flink}/*", f"{environments.flink_jars(folder, say)}/*", *_jackson(Parts(folder, say).kafka())]
+    connector, jackson = environments.flink_jars(folder, say), _jackson(Parts(folder, say).kafka())
+    return [f"{flink}/*", f"{connector}/*", *_avro(folder, say), *jackson]
 
 
 def _spark(folder: Path, say: Say) -> list[str]:
@@ -91,9 +101,18 @@ def pyspark_jars() -> Path:
     return Path(spec.origin).parent / "jars"
 
 
+def _avro(folder: Path, say: Say) -> list[str]:
+    """Return the jar of Apache Avro. Of what it depends on, reading messages needs only Jackson and SLF4J."""
+    sums, notice = environments.REQUIREMENTS / "avro-jars.sha256", f"avro      downloading Avro {_AVRO_VERSION} (1 MB)"
+    return [f"{Parts(folder / 'peers', say).jars(f'avro-{_AVRO_VERSION}', _AVRO_JARS, sums, notice)}/*"]
+
+
 def _jackson(folder: Path) -> list[str]:
-    """Return the jar of Jackson, which parses JSON. Flink includes a copy, but under other package names."""
-    return [str(path) for path in folder.glob("jackson-core-*.jar")]
+    """Return the jars of Jackson, which parses JSON, and with which Avro parses schemas.
+
+    Flink includes a copy, but under other package names.
+    """
+    return [str(path) for name in ("core", "databind", "annotations") for path in folder.glob(f"jackson-{name}-*.jar")]
 
 
 _JARS: Final[dict[str, Callable[[Path, Say], list[str]]]] = {"streams": _streams, "flink": _flink, "spark": _spark}

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from bench.peers.jvm.launching import make_parser, producer, sinks, start_java, state_of
+from bench.peers.jvm.launching import add_schema, make_parser, producer, schema_of, sinks, start_java, state_of
 
 SETTINGS: Final[dict[str, str]] = {
     "processing.guarantee": "exactly_once_v2",
@@ -55,6 +55,7 @@ def main() -> None:
     parser = make_parser(__doc__, VARIANTS)
     parser.add_argument("--join", choices=["neighbours", "window"], default="neighbours")
     parser.add_argument("--width-ms", type=int, default=16, help="width of the window, to each side")
+    add_schema(parser)
     options = parser.parse_args()
     start_java(options, "streams.Joins", arguments(options))
 
@@ -65,6 +66,7 @@ def arguments(options: argparse.Namespace) -> list[str]:
         "bootstrap.servers": options.bootstrap,
         "application.id": options.out,
         "state.dir": str(state_of(options)),
+        **schema_of(options),
     }
     for name in options.variant:
         settings |= VARIANTS[name]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from bench.contest.contenders import CEILINGS, CONTENDERS, HEADLINE, PASS_THROUGH, ROW_CONTENDERS
+from bench.contest.contenders import AVRO_CONTENDERS, CEILINGS, CONTENDERS, HEADLINE, PASS_THROUGH, ROW_CONTENDERS
 from bench.contest.plan import BASES, FULL, KINDS, QUICK, contender, plan, trials
-from bench.contest.workload.inputs import CURVES, ROWS, make
+from bench.contest.workload.inputs import AVRO, CURVES, ROWS, make
 
 EVERY = (*CONTENDERS, "engine in memory")
 
@@ -46,6 +46,18 @@ def test_aligned_rows_are_measured_beside_the_two_stream_join_in_every_turn() ->
         ("plain process", "alternating"): 3,
         **{(name, ROWS): 3 for name in ROW_CONTENDERS},
     }
+    assert len({every.index(one) % 6 for one in every if one.workload == "alternating"}) > 1
+
+
+def test_avro_is_measured_for_every_contender_in_every_turn_beside_the_joiner_on_json() -> None:
+    every = list(plan(FULL, ("avro",), EVERY))
+    assert Counter((one.contender, one.workload) for one in every) == {
+        ("plain process", "alternating"): 5,
+        **{(name, AVRO): 5 for name in AVRO_CONTENDERS},
+    }
+    assert {"plain process", "Flink by hand", "Kafka Streams by hand"} <= set(AVRO_CONTENDERS)
+    assert {one.contender for one in every if one.share} == {"Flink interval join", "Kafka Streams window"}
+    assert FULL.of("avro") == (FULL.avro_records, FULL.limits)
     assert len({every.index(one) % 6 for one in every if one.workload == "alternating"}) > 1
 
 

@@ -262,6 +262,34 @@ def test_aligned_rows_are_compared_with_the_two_stream_join_of_their_own_turn() 
     assert "| 0.75 / 0.82 / 0.90 |" in line
 
 
+def test_contenders_on_avro_are_compared_with_the_joiner_of_their_own_turn(tmp_path: Path) -> None:
+    def of_workload(name: str, workload: str, rates: list[float], **more: Any) -> list[dict[str, Any]]:
+        return [one | {"kind": "avro", "workload": workload} | more for one in runs_of(name, rates)]
+
+    ours, json_ = of_workload(OURS, "avro", [200.0, 400.0]), of_workload(OURS, "alternating", [100.0, 300.0])
+    peers = of_workload("Flink by hand", "avro", [50.0, 300.0])
+    cut_off = of_workload("Flink interval join", "avro", [20.0, 20.0], withheld="cut off", complete=None)
+    lines = {line.split(" | ")[0].strip("| "): line for line in tables.avro([*ours, *json_, *peers, *cut_off], "1.2.3")}
+    assert "| 1.00 |" in lines["plain process: Avro"]
+    assert "| 0.50 / 0.62 / 0.75 |" in lines["plain process: JSON"]
+    assert "| 0.25 / 0.50 / 0.75 |" in lines["Flink by hand: Avro"]
+    assert "| - | - | - | 0% |" in lines["Flink interval join: Avro"]
+    assert "cut off |" in lines["Flink interval join: Avro"]
+    assert "Apache Avro 1.2.3" in "".join(lines.values())
+    assert tables.avro([], "1.2.3") == []
+
+
+def test_the_page_has_a_section_of_avro_only_if_runs_are_recorded(tmp_path: Path) -> None:
+    assert "Avro input" not in page_of(tmp_path, "throughput", measured(OURS))
+    kept = Kept(tmp_path, {"Apache Avro for Java": "1.2.3"}, QUICK.recorded(), resume=False)
+    kept.add(Measurement("avro", OURS, "avro", 1), [measured(OURS, about="some records") | {"workload": "avro"}])
+    write_report(tmp_path, tmp_path / "page.md", tmp_path / "plots")
+    text = (tmp_path / "page.md").read_text()
+    assert "## Avro input" in text
+    assert "| plain process: Avro | exactly once | 1 | 50.0 |" in text
+    assert "Apache Avro 1.2.3" in text
+
+
 def test_a_line_over_the_keys_has_points_of_one_recording() -> None:
     def at(workload: str, commit: str | None, date: str) -> dict[str, Any]:
         return measured(OURS, commit=commit, date=date) | {"workload": workload}

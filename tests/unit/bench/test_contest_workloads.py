@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 
+import fastavro
 import numpy as np
 import pytest
 
 from bench.contest.workload import nexmark
 from bench.contest.workload.expected import expect
-from bench.contest.workload.inputs import WORKLOADS, make, of_curve
+from bench.contest.workload.inputs import AVRO, WORKLOADS, make, of_curve
+from bench.harness.other_layout import SCHEMA, document
+from joiner.mapping.framing import split_header
 
 RECORDS = 3_000
 
@@ -29,6 +33,20 @@ def test_a_message_says_what_the_row_is() -> None:
     assert place == workload.partition[9]
     assert value["thing"].encode() == message["key"]
     assert (value["quantity"], value["id"], value["phenomenonTime"]) == ("torque", "9", workload.time_ms[9])
+
+
+def test_the_messages_in_avro_are_those_in_json_with_the_id_of_their_schema() -> None:
+    in_json, in_avro = make("alternating", RECORDS), make(AVRO, RECORDS)
+    assert expect(in_avro).pairs.tolist() == expect(in_json).pairs.tolist()
+    schema, wanted = fastavro.parse_schema(json.loads(SCHEMA)), list(in_json.messages(0, RECORDS))
+    for (place, message), (other_place, other) in zip(in_avro.messages(0, RECORDS, 258), wanted, strict=True):
+        schema_id, data = split_header(message["value"])
+        content, record = fastavro.schemaless_reader(io.BytesIO(data), schema, None), json.loads(other["value"])
+        assert (place, message["key"], schema_id) == (other_place, other["key"], 258)
+        assert content == document(
+            record["thing"], record["quantity"], record["phenomenonTime"], record["result"], record["id"]
+        )
+        assert len(json.dumps(content)) == len(other["value"])
 
 
 def test_the_width_of_a_window_is_that_of_the_neighbours_it_must_hold() -> None:

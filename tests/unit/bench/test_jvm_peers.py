@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,8 @@ from bench.contest.contenders import CONTENDERS
 from bench.contest.job import Job
 from bench.contest.running.outputs import pairs_of
 from bench.contest.workload.expected import compare, expect
-from bench.contest.workload.inputs import DRIVER_AND_COLUMNS, QUANTITIES, ROWS, Workload, make
+from bench.contest.workload.inputs import AVRO, DRIVER_AND_COLUMNS, QUANTITIES, ROWS, Workload, make
+from bench.harness.other_layout import SCHEMA
 from bench.peers.jvm import flink_joins, programs, spark_joins, streams_joins
 from broker.settings import KafkaSettings
 from broker.stack.errors import StackError
@@ -40,7 +43,8 @@ def listed(classpath: str, workloads: list[Workload], *given: str) -> list[list[
     """
     lines: list[bytes] = []
     for workload in workloads:
-        lines += [*(message["value"] for _, message in workload.messages(0, len(workload))), b""]
+        values = [message["value"] for _, message in workload.messages(0, len(workload))]
+        lines += [*(map(base64.b64encode, values) if workload.is_avro else values), b""]
     java = ["java", "-cp", classpath, "common.Listing", *given]
     ran = subprocess.run(java, input=b"\n".join([*lines, b""]), capture_output=True, check=True)
     found: list[list[tuple[int, int]]] = [[]]
@@ -64,18 +68,36 @@ def with_ties(seed: int, quantities: tuple[str, ...] = QUANTITIES) -> Workload:
 
 
 @needs_javac
-@pytest.mark.parametrize("given", [(), ("passed",)], ids=["records alone", "and watermarks"])
-def test_the_rule_in_java_finds_the_expected_pairs_once(given: tuple[str, ...], classpath: str) -> None:
+@pytest.mark.parametrize("order", ["arrival", "passed"])
+def test_the_rule_in_java_finds_the_expected_pairs_once(order: str, classpath: str) -> None:
     names = ("alternating", "rates 1:10", "rates 1:1000", "bursts and gaps", "varying gaps", "skew", "recorded")
     workloads = [*(make(name, 3_000) for name in names), *map(with_ties, range(60))]
-    check(workloads, listed(classpath, workloads, ",".join(QUANTITIES), *given))
+    check(workloads, listed(classpath, workloads, ",".join(QUANTITIES), order))
 
 
 @needs_javac
-@pytest.mark.parametrize("given", [(), ("passed",)], ids=["records alone", "and watermarks"])
-def test_the_rule_in_java_makes_the_expected_rows_once(given: tuple[str, ...], classpath: str) -> None:
+def test_avro_is_read_in_java_as_the_same_records_are_in_json(classpath: str) -> None:
+    in_avro, in_json = make(AVRO, 3_000), make("alternating", 3_000)
+    arguments = (",".join(QUANTITIES), "arrival")
+    found = listed(classpath, [in_avro, replace(with_ties(1), is_avro=True)], *arguments, SCHEMA)
+    check([in_avro, with_ties(1)], found)
+    assert found == listed(classpath, [in_json, with_ties(1)], *arguments)
+
+
+@needs_javac
+def test_a_message_without_the_id_of_a_schema_is_not_read_as_avro_in_java(classpath: str) -> None:
+    java = ["java", "-cp", classpath, "common.Listing", ",".join(QUANTITIES), "arrival", SCHEMA]
+    for message in (b"{}", b"\0\0\0\0", b"\1\0\0\0\1"):
+        ran = subprocess.run(java, input=base64.b64encode(message) + b"\n", capture_output=True, check=False)
+        assert b"does not begin with a byte 0" in ran.stderr
+        assert ran.returncode
+
+
+@needs_javac
+@pytest.mark.parametrize("order", ["arrival", "passed"])
+def test_the_rule_in_java_makes_the_expected_rows_once(order: str, classpath: str) -> None:
     workloads = [make(ROWS, 3_000), *(with_ties(seed, DRIVER_AND_COLUMNS) for seed in range(60))]
-    check(workloads, listed(classpath, workloads, ",".join(DRIVER_AND_COLUMNS), *given))
+    check(workloads, listed(classpath, workloads, ",".join(DRIVER_AND_COLUMNS), order))
 
 
 def check(workloads: list[Workload], results: list[list[tuple[int, int]]]) -> None:
@@ -193,6 +215,12 @@ def test_every_trial_of_spark_in_java_starts_another_program(name: str, monkeypa
 def test_an_engine_that_makes_aligned_rows_is_given_their_quantities(engine: str) -> None:
     assert "quantities=load,speed" in options_of(engine, "--quantities", "load,speed")
     assert not [word for word in options_of(engine) if word.startswith("quantities=")]
+
+
+@pytest.mark.parametrize("engine", ["flink", "streams"])
+def test_an_engine_that_reads_avro_is_given_the_schema(engine: str) -> None:
+    assert f"schema={SCHEMA}" in options_of(engine, "--schema", SCHEMA)
+    assert not [word for word in options_of(engine) if word.startswith("schema=")]
 
 
 def test_spark_gets_its_order_and_its_batch() -> None:

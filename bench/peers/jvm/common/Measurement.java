@@ -30,11 +30,6 @@ public final class Measurement {
   public double result;
   public String id = "";
 
-  /** Parse a record of one of the two sides of a join. */
-  public static Measurement parse(byte[] json) {
-    return parse(json, SIDES);
-  }
-
   /** Parse a record. Its side is the index of its quantity. Members that are not needed are skipped. */
   public static Measurement parse(byte[] json, List<String> quantities) {
     Measurement made = new Measurement();

@@ -1,5 +1,6 @@
 package flink;
 
+import common.Format;
 import common.Measurement;
 import common.Message;
 import java.time.Duration;
@@ -35,7 +36,8 @@ import org.apache.flink.kafka.shaded.org.apache.kafka.clients.producer.ProducerR
  * <p>ORDER is {@code timers} or {@code arrival}; see {@link ByHand}. The settings are Flink's own or, with the prefix
  * {@code source.} or {@code sink.}, those of Kafka's clients. {@code drift_ms} limits how far apart the partitions may
  * be in event time. {@code transaction_naming} is a {@link TransactionNamingStrategy}. If there is a setting {@code
- * quantities}, it names those of a driver and of its columns, and the program makes aligned rows.
+ * quantities}, it names those of a driver and of its columns, and the program makes aligned rows. If there is a setting
+ * {@code schema}, the messages are in Avro with this schema, not in JSON.
  */
 public final class Joins {
   private static final Duration ALIGN = Duration.ofMillis(50);
@@ -53,6 +55,7 @@ public final class Joins {
     TransactionNamingStrategy naming = TransactionNamingStrategy.valueOf(settings.remove("transaction_naming"));
     String named = settings.remove("quantities");
     List<String> quantities = named == null ? Measurement.SIDES : List.of(named.split(","));
+    Parsing parsing = new Parsing(settings.remove("schema"), quantities);
     boolean isExactlyOnce = settings.getOrDefault("execution.checkpointing.mode", "").equals("EXACTLY_ONCE");
     StreamExecutionEnvironment flink =
         StreamExecutionEnvironment.getExecutionEnvironment(Configuration.fromMap(settings));
@@ -62,7 +65,7 @@ public final class Joins {
             .setTopics(data)
             .setGroupId(out)
             .setStartingOffsets(OffsetsInitializer.earliest())
-            .setValueOnlyDeserializer(new Parsing(quantities))
+            .setValueOnlyDeserializer(parsing)
             .setProperties(reading)
             .build();
     WatermarkStrategy<Measurement> watermarks = WatermarkStrategy.noWatermarks();
@@ -104,16 +107,24 @@ public final class Joins {
   private static final class Parsing extends AbstractDeserializationSchema<Measurement> {
     private static final long serialVersionUID = 1;
 
+    private final String schema;
     private final List<String> quantities;
+    private transient Format format;
 
-    Parsing(List<String> quantities) {
+    Parsing(String schema, List<String> quantities) {
       super(new Type());
+      this.schema = schema;
       this.quantities = quantities;
     }
 
     @Override
+    public void open(InitializationContext context) {
+      format = Format.of(schema, quantities);
+    }
+
+    @Override
     public Measurement deserialize(byte[] message) {
-      return Measurement.parse(message, quantities);
+      return format.read(message);
     }
   }
 

@@ -1,5 +1,6 @@
 package streams;
 
+import common.Format;
 import common.Measurement;
 import common.Pair;
 import java.time.Duration;
@@ -28,7 +29,8 @@ import org.apache.kafka.streams.state.WindowBytesStoreSupplier;
  * <p>usage: Joins KIND DATA OUT STORE WIDTH_MS LATENESS_MS NAME=VALUE …
  *
  * <p>KIND is {@code window}, the windowed join of the DSL, or {@code neighbours}, a join written with the Processor
- * API. STORE is {@code memory} or {@code rocksdb}. All other arguments are settings of Kafka Streams.
+ * API. STORE is {@code memory} or {@code rocksdb}. All other arguments are settings of Kafka Streams, except for {@code
+ * schema}, the schema of messages in Avro. Without it, the messages are in JSON.
  */
 public final class Joins {
   /** Gives the messages wall-clock times. The event times are years old, so Kafka would delete the log at once. */
@@ -43,9 +45,10 @@ public final class Joins {
       String[] words = given[place].split("=", 2);
       settings.put(words[0], words[1]);
     }
+    String schema = (String) settings.remove("schema");
     StreamsBuilder builder = new StreamsBuilder();
     Consumed<String, Measurement> consumed =
-        Consumed.with(Serdes.String(), records())
+        Consumed.with(Serdes.String(), records(schema))
             .withTimestampExtractor((record, before) -> ((Measurement) record.value()).timeMs);
     KStream<String, Measurement> records = builder.stream(data, consumed);
     KStream<String, Pair> pairs =
@@ -98,9 +101,10 @@ public final class Joins {
     ended.await();
   }
 
-  /** The records of the input topic. */
-  private static Serde<Measurement> records() {
-    Deserializer<Measurement> parse = (topic, bytes) -> Measurement.parse(bytes);
+  /** The records of the input topic. Kafka Streams uses the same instance in all of its threads. */
+  private static Serde<Measurement> records(String schema) {
+    ThreadLocal<Format> formats = ThreadLocal.withInitial(() -> Format.of(schema, Measurement.SIDES));
+    Deserializer<Measurement> parse = (topic, bytes) -> formats.get().read(bytes);
     return Serdes.serdeFrom((topic, one) -> one.toBytes(), parse);
   }
 
