@@ -91,7 +91,7 @@ def flink_jars(folder: Path, say: Callable[[str], None]) -> Path:
 
 def _flink_avro_jars(folder: Path, say: Callable[[str], None]) -> Path:
     """Return the folder that contains Flink's format for Avro. Download the format if it is missing."""
-    notice = "flink     downloading its format for Avro with a schema registry (10 MB)"
+    notice = "flink     downloading its format for Avro with a schema registry (23 MB)"
     sums = REQUIREMENTS / "flink-avro-jars.sha256"
     return Parts(folder / "peers", say).jars("flink-avro", _FLINK_AVRO_JARS, sums, notice)
 
