@@ -49,7 +49,7 @@ def document(thing: str, quantity: str, time_ms: int, value: float, identity: st
 def register(registry: str) -> int:
     """Register the schema, if that has not been done yet, and return its id. ``registry``: the URL of the registry."""
     with SchemaRegistryClient({"url": registry}) as client:
-        return client.register_schema("reading", Schema(SCHEMA, "AVRO"))
+        return int(client.register_schema("reading", Schema(SCHEMA, "AVRO")))
 
 
 def avro_encoder(schema_id: int) -> Callable[[dict[str, Any]], bytes]:

@@ -80,7 +80,7 @@ def test_the_registry_is_started_once_and_only_for_a_workload_in_avro(
     monkeypatch.setattr(arena, "register", lambda url: 7 if url == REGISTRY else 0)
     here = Arena(stack, tmp_path)
     who = CONTENDERS["Kafka Streams by hand"]
-    jobs = []
+    jobs: list[Job] = []
     for workload in ("alternating", AVRO, AVRO):
         assert bool(stack.started) == (len(jobs) > 1)
         _, job, _ = runs._prepare(here, Task(who, workload, 100, Limits()))  # noqa: SLF001 - without a contender
