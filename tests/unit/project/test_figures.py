@@ -54,6 +54,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             ),
             *("every three seconds while it is visible", "acknowledged for 30 s", "about the last 5 seconds"),
             *("more than 200,000 messages follow it", "more than 256 MB", "the last 20,000 offsets, or 8 MB"),
+            "its committed offsets, every 10 s",
             *("it may take 20 s", "kept for 3 s; if the reading took long, for four times as long as that, up to 30 s"),
         ),
         "docs/db_connector.md": (
@@ -111,6 +112,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "docs/operations.md": ("more than 80% of", "at 100% the unit stops", "at intervals of up to 10 s"),
         "docs/your_data.md": ("is waited for only for 5 s", "held back (16 MiB,", "(up to 64 MiB)"),
         "docs/recovery.md": (
+            "after a tenth of `snapshot_interval`",
             *(
                 "rolls back within 10 s",
                 "know a schema | 1 s | 15 s |",
