@@ -95,6 +95,7 @@ def test_a_topic_that_was_recreated_is_refused_and_a_reset_copies_and_joins_it_a
     joiner = app.start()
     pipeline.send(entries_of(0, 300))
     pipeline.finish()
+    assert "instances one are still repartitioning: stop" in app.command("reset", "--yes").stdout
     sources = [app.topic(topic) for topic in PARTITIONS]
     for future in app.admin().delete_topics(sources).values():
         future.result()
@@ -103,7 +104,6 @@ def test_a_topic_that_was_recreated_is_refused_and_a_reset_copies_and_joins_it_a
     # More than before, so that there is an original at each offset up to which there are copies.
     pipeline.send(entries_of(1, 900))
     joiner.wait_for(r"was deleted and recreated, so .* start over with `joiner reset`")
-    assert "instances one are still repartitioning: stop" in app.command("reset", "--yes").stdout
     assert joiner.stop() == 0
     asked = app.command("reset")
     assert asked.returncode == 2

@@ -30,11 +30,10 @@ def measure(kafka: KafkaSettings, folder: Path, rate: int, count: int, standbys:
             bench.start(name)
         bench.settle(2)
         time.sleep(5 * CALM_S)
-        for turn in range(count):
-            bench.play(NAMES[turn % 2])
-        bench.supervise()
-        for turn in range(count):
-            bench.kill_worker(turn % 2)
+        try:
+            play(bench, count)
+        except (KeyboardInterrupt, RuntimeError) as error:
+            print(f"stopped early ({error!r}); the events until then are reported", flush=True)
         sender.terminate()
         sender.wait()
         bench.application.wait_until_through([*bench.running.values()])
@@ -45,6 +44,17 @@ def measure(kafka: KafkaSettings, folder: Path, rate: int, count: int, standbys:
         sender.wait()
         bench.close()
     return bench, bench.application.verify()
+
+
+def play(bench: Bench, count: int) -> None:
+    """Trigger each kind of event ``count`` times. Raises RuntimeError if the units are not served again in time."""
+    for turn in range(count):
+        bench.play(NAMES[turn % 2])
+    for turn in range(count):
+        if turn % 2 == 0:
+            # A new supervisor: one that restarts the same worker again and again waits for longer each time.
+            bench.supervise()
+        bench.kill_worker(turn % 2)
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -99,7 +100,12 @@ class Bench:
     def kill_worker(self, number: int) -> None:
         """Kill a worker of the supervisor, which restarts it."""
         name = f"{SUPERVISOR}-{number + 1}"
-        self.happens(WORKER_KILLED, name, lambda: os.kill(self._worker(name), 9), len(NAMES))
+
+        def kill() -> None:
+            os.kill(self._worker(name), signal.SIGKILL)
+            self.settle(1)  # until then, nobody has noticed
+
+        self.happens(WORKER_KILLED, name, kill, len(NAMES))
 
     def _worker(self, name: str) -> int:
         parent = self.running[SUPERVISOR].pid

@@ -102,10 +102,10 @@ def kafka_tables(kafka: KafkaSettings) -> list[Table]:
 
 def registry_table(registry: RegistrySettings) -> Table:
     """Return the settings of the schema registry, without those that are the defaults and without the password."""
-    # `timeout` is in nanoseconds here, and in the settings it is text with a unit.
+    # `timeout` is in nanoseconds here, and in the settings it is text with a unit. Nobody needs parts of a millisecond.
     given = registry.model_dump(mode="json", exclude={"password", "timeout"}, exclude_defaults=True)
     if registry.timeout != RegistrySettings().timeout:
-        given["timeout"] = f"{registry.timeout}ns"
+        given["timeout"] = f"{registry.timeout // 10**6}ms"
     comments = []
     if registry.password is not None and registry.password_file is None:
         comments.append("the password is not copied: set password_file, or LSB_REGISTRY__PASSWORD in the environment")
