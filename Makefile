@@ -183,7 +183,7 @@ lock: ## pin the newest allowed versions with hashes: requirements/**.txt (make 
 	    --no-emit-index-url --no-emit-find-links "$$@"; \
 	}; \
 	pin pyproject.toml -o requirements/library.txt; \
-	pin pyproject.toml --extra service --extra sparkplug -c requirements/library.txt -o requirements/services.txt; \
+	pin pyproject.toml --extra service --extra sparkplug --extra protobuf -c requirements/library.txt -o requirements/services.txt; \
 	pin pyproject.toml --extra control -c requirements/services.txt -o requirements/control.txt; \
 	pin pyproject.toml --extra arrow -c requirements/services.txt -o requirements/arrow.txt; \
 	pin pyproject.toml --extra spark -c requirements/arrow.txt -o requirements/spark.txt; \

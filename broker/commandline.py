@@ -30,6 +30,7 @@ DISTRIBUTIONS: Final = {
     "deltalake": "deltalake",
     "fastapi": "fastapi",
     "google": "protobuf",
+    "grpc_tools": "grpcio-tools",
     "influxdb_client": "influxdb-client",
     "llvmlite": "llvmlite",
     "msgspec": "msgspec",
@@ -48,7 +49,7 @@ DISTRIBUTIONS: Final = {
     "uvicorn": "uvicorn",
 }
 """Maps import names of optional dependencies to the names of their pip packages. They belong to the extras ``service``,
-``sparkplug``, ``arrow``, ``delta``, ``spark`` and ``control``."""
+``sparkplug``, ``protobuf``, ``arrow``, ``delta``, ``spark`` and ``control``."""
 
 _WRONG_USAGE: Final = 2
 

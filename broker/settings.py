@@ -40,7 +40,7 @@ from pydantic_settings import (
 
 from broker.former_names import with_present_names
 from broker.partitioner import PARTITIONER
-from broker.settings_errors import error_line, lacking_arrow, no_section, remedy_of, unknown_variables
+from broker.settings_errors import error_line, lacking_extras, no_section, remedy_of, unknown_variables
 from broker.times import parse_duration
 
 DEFAULT_FILE: Final = Path("lsb.toml")
@@ -363,8 +363,8 @@ class ServiceSettings(BaseSettings):
         """
         return []
 
-    def needs_arrow(self) -> str | None:
-        """Return the name of a setting whose value requires pyarrow, or None if no setting does."""
+    def needs_extras(self) -> dict[str, str] | None:
+        """Return the extras that settings require, each with the name of such a setting, or None if there are none."""
 
 
 Service = TypeVar("Service", bound=ServiceSettings)
@@ -407,7 +407,7 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
         errors += [error_line(found, path) for found in error.errors()]
         parts_are_right = any(not found["loc"] for found in error.errors())
         errors += [f"{path}: {one}" for one in model.further_errors(merged, parts_are_right=parts_are_right)]
-    errors += lacking_arrow(path, settings.needs_arrow() if settings is not None else None)
+    errors += lacking_extras(path, settings.needs_extras() if settings is not None else None)
     if errors or settings is None:
         raise SettingsError("\n".join(errors))
     return model.model_construct(**{name: getattr(settings, name) for name in model.model_fields})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
@@ -97,8 +97,14 @@ def _shown(found: Any) -> str:
     return f" (given: {re.sub('//[^/]*@', '//...@', str(value))[:80]!r})"
 
 
-def lacking_arrow(path: Path, setting: str | None) -> list[str]:
-    """Return an error line if ``setting`` requires pyarrow and it is not installed; otherwise, return no lines."""
-    if setting is None or find_spec("pyarrow") is not None:
-        return []
-    return [f"{path}: {setting}: {describe_missing('pyarrow', 'arrow')}"]
+PACKAGES: Final = {"arrow": "pyarrow", "protobuf": "grpc_tools"}
+"""By extra, for those that settings can require: a package from it, by its import name."""
+
+
+def lacking_extras(path: Path, needed: Mapping[str, str] | None) -> list[str]:
+    """Return an error line for each extra that is not installed. ``needed``: see `ServiceSettings.needs_extras`."""
+    return [
+        f"{path}: {setting}: {describe_missing(PACKAGES[extra], extra)}"
+        for extra, setting in (needed or {}).items()
+        if find_spec(PACKAGES[extra]) is None
+    ]

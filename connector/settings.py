@@ -141,6 +141,6 @@ class Settings(ServiceSettings):
                 raise ValueError(message)
         return self
 
-    def needs_arrow(self) -> str | None:
-        """See `ServiceSettings.needs_arrow`."""
-        return "topics.data_format" if self.topics.has_rows else None
+    def needs_extras(self) -> dict[str, str]:
+        """See `ServiceSettings.needs_extras`."""
+        return {"arrow": "topics.data_format"} if self.topics.has_rows else {}

@@ -1,4 +1,7 @@
-"""Decodes JSON messages into documents, within limits that do not depend on the process."""
+"""Decodes JSON messages into documents, within limits that do not depend on the process.
+
+Documents from other formats can also contain `Instant`.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,24 @@ _LONG: Final = re.compile(rb"[-+.0-9eE]{%d}" % (NUMBER_LENGTH_MAX + 1))
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
 _TOKEN: Final = re.compile(_STRING + rb"|[-0-9][-+.0-9eE]*+", re.DOTALL)
 _BRACKET: Final = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
+
+
+class Instant(int):
+    """A timestamp as a number, from a format whose times know their unit. ``unit``: a key of `broker.times.UNIT_NS`."""
+
+    unit = "ms"
+
+
+class _Microseconds(Instant):
+    unit = "us"
+
+
+class _Nanoseconds(Instant):
+    unit = "ns"
+
+
+INSTANTS: Final = {"ms": Instant, "us": _Microseconds, "ns": _Nanoseconds}
+"""The types of timestamps, by their unit."""
 
 
 def decode_document(value: bytes) -> Any:

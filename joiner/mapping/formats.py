@@ -9,11 +9,12 @@ from broker.wire.records import Unreadable
 from joiner.mapping.avro.reading import decode_datum
 from joiner.mapping.avro.schema import AvroType, parse_schema
 from joiner.mapping.documents import decode_document
-from joiner.mapping.framing import Schemas, split_header
+from joiner.mapping.framing import AVRO_KIND, Schemas, known_schema, split_header
 
 JSON: Final = "json"
 JSON_SCHEMA: Final = "json_schema"
 AVRO: Final = "avro"
+PROTOBUF: Final = "protobuf"
 
 Decode = Callable[[bytes], Any]
 
@@ -27,6 +28,10 @@ def document_decoder(message_format: str, schemas: Schemas) -> Decode:
         return lambda value: decode_document(split_header(value)[1])
     if message_format == AVRO:
         return lambda value: _decode_avro(value, schemas)
+    if message_format == PROTOBUF:
+        from joiner.mapping.protobuf.messages import decode_framed  # noqa: PLC0415 - protobuf is an extra
+
+        return lambda value: decode_framed(value, schemas)
     return decode_document
 
 
@@ -42,13 +47,7 @@ def _decode_avro(value: bytes, schemas: Schemas) -> Any:
 
 def avro_schema(schemas: Schemas, schema_id: int) -> AvroType:
     """Return the Avro schema with an id. Raises `Unreadable` if it is none, and the errors of `Schemas.get`."""
-    found = schemas.get(schema_id)
-    if found is None:
-        message = f"the schema registry has no schema with the id {schema_id}"
-        raise Unreadable(message)
-    if found.kind != "AVRO":
-        message = f"the schema {schema_id} is not of the type AVRO, but {found.kind[:40]}"
-        raise Unreadable(message)
+    found = known_schema(schemas, schema_id, AVRO_KIND)
     try:
         return parse_schema(found.text, found.references)
     except ValueError as error:

@@ -12,6 +12,13 @@ from typing import Final, NamedTuple, Protocol
 from broker.wire.records import Unreadable
 from joiner.mapping.documents import MESSAGE_BYTES_MAX
 
+AVRO_KIND: Final = "AVRO"
+PROTOBUF_KIND: Final = "PROTOBUF"
+"""The kinds of schemas that are read, as the registry names them."""
+
+SCHEMA_LENGTH_MAX: Final = 1024 * 1024
+"""The maximum length of a schema, with those that it refers to, in characters."""
+
 HEADER_BYTES: Final = 5
 """The size of the byte 0 and the id."""
 
@@ -20,12 +27,18 @@ class RegisteredSchema(NamedTuple):
     """A schema in a registry.
 
     ``kind``: ``AVRO``, ``JSON`` or ``PROTOBUF``. ``references``: the texts of the schemas that it refers to, each after
-    those that it refers to itself.
+    those that it refers to itself. ``names``: the names by which these are referred to.
+
+    A schema of the kind ``PROTOBUF`` is used once it has been compiled (see `joiner.mapping.protobuf.compiling`).
+    ``descriptors``: the result. ``mistake``: why there is none, otherwise empty.
     """
 
     kind: str
     text: str
     references: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    descriptors: bytes = b""
+    mistake: str = ""
 
 
 class Schemas(Protocol):
@@ -64,6 +77,18 @@ def split_header(value: bytes) -> tuple[int, bytes]:
         message = f"it has {len(value)} bytes, too few for the byte 0 and the id of a schema"
         raise Unreadable(message)
     return int.from_bytes(value[1:HEADER_BYTES], "big"), value[HEADER_BYTES:]
+
+
+def known_schema(schemas: Schemas, schema_id: int, kind: str) -> RegisteredSchema:
+    """Return the schema with an id. Raises `Unreadable` if it is of another kind, and the errors of `Schemas.get`."""
+    found = schemas.get(schema_id)
+    if found is None:
+        message = f"the schema registry has no schema with the id {schema_id}"
+        raise Unreadable(message)
+    if found.kind != kind:
+        message = f"the schema {schema_id} is not of the type {kind}, but {found.kind[:40]}"
+        raise Unreadable(message)
+    return found
 
 
 def add_header(schema_id: int, data: bytes) -> bytes:

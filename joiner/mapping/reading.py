@@ -17,9 +17,8 @@ import msgspec
 
 from broker.times import UNIT_NS, mean_text, parse_time
 from broker.wire.records import JSON_NUMBER, NAME_LENGTH_MAX, Record, Unreadable
-from joiner.mapping.avro.reading import Instant
 from joiner.mapping.conditions import Condition, parse_condition, parse_literal
-from joiner.mapping.documents import NUMBER_LENGTH_MAX
+from joiner.mapping.documents import NUMBER_LENGTH_MAX, Instant
 from joiner.mapping.formats import JSON, document_decoder
 from joiner.mapping.framing import Schemas, SchemaTable
 from joiner.mapping.paths import MISSING, Path, parse_path

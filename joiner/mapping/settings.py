@@ -80,7 +80,7 @@ class StreamSettings(Section):
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     topic: TopicName
-    format: Literal["json", "avro", "json_schema"] = "json"
+    format: Literal["json", "avro", "json_schema", "protobuf"] = "json"
     key: Annotated[str, AfterValidator(_path_or_literal)]
     time: Annotated[str, AfterValidator(_path_or_timestamp)]
     time_unit: Literal["s", "ms", "us", "ns"] | None = None
@@ -114,7 +114,7 @@ class StreamSettings(Section):
     @property
     def needs_registry(self) -> bool:
         """Whether its messages can be decoded only with schemas from a registry."""
-        return self.format == "avro"
+        return self.format in {"avro", "protobuf"}
 
 
 def _http_url(text: str) -> str:
@@ -183,8 +183,9 @@ def _mistakes_of_formats(streams: Sequence[StreamSettings], registry: RegistrySe
         for topic, found in sorted(formats.items())
         if len(found) > 1
     ]
-    if registry.url is None and any(stream.needs_registry for stream in streams):
-        mistakes.append("a [[stream]] has the format 'avro', which needs registry.url")
+    if registry.url is None:
+        needing = sorted({stream.format for stream in streams if stream.needs_registry})
+        mistakes += [f"a [[stream]] has the format {one!r}, which needs registry.url" for one in needing]
     return mistakes
 
 

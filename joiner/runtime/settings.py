@@ -335,11 +335,12 @@ class JoinerSettings(ServiceSettings):
         """Return how many messages to read to get about ``records`` records."""
         return max(1, records // MESSAGE_RECORDS) if self.topics.has_rows else records
 
-    def needs_arrow(self) -> str | None:
-        """See `ServiceSettings.needs_arrow`."""
+    def needs_extras(self) -> dict[str, str]:
+        """See `ServiceSettings.needs_extras`."""
+        found = {"protobuf": "stream.format"} if any(one.format == "protobuf" for one in self.stream) else {}
         if self.topics.has_rows:
-            return "topics.data_format"
-        return "application.results" if self.application.results == "arrow" else None
+            return found | {"arrow": "topics.data_format"}
+        return found | {"arrow": "application.results"} if self.application.results == "arrow" else found
 
     def listen_of(self, number: int) -> str | None:
         """Return the metrics address of instance ``number`` of several on a host, or None if metrics are not exported.

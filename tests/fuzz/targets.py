@@ -46,6 +46,7 @@ from simulator.settings import read_settings
 from tests.fuzz.arrow_targets import arrow_message, read_arrow, read_results, results_message
 from tests.fuzz.mqtt_targets import mqtt_messages, parse_messages
 from tests.fuzz.mutation import ODD, Mutator
+from tests.fuzz.protobuf_targets import protobuf_message, read_protobuf
 from tests.fuzz.result_targets import aligned_row, assert_clear, joined, make_point, read_row
 from tests.unit.db_connector.test_contract import FakeInflux
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
@@ -441,6 +442,7 @@ TARGETS: Final = (
     Target("records in Arrow", arrow_message, read_arrow),
     Target("results in Arrow", results_message, read_results),
     *[Target("MQTT messages in other formats", mqtt_messages, parse_messages)] * 2,
+    Target("Protobuf messages", protobuf_message, read_protobuf),
     Target("lines of the simulator", _event, _replay_line),
     Target("offset metadata", _metadata, _read_metadata),
     Target("settings files", _settings_file, _load),

@@ -1,20 +1,30 @@
-"""Avro messages, written with a real schema registry, are joined once, whatever dies: the joiner or the registry."""
+"""Messages whose schemas are in a real schema registry are joined once, whatever dies: the joiner or the registry.
+
+The messages are Avro, written by the serializer of Confluent's client, or Protobuf.
+"""
 
 from __future__ import annotations
 
 import json
 import random
+import struct
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient, topic_subject_name_strategy
+from confluent_kafka.schema_registry import (
+    Schema,
+    SchemaReference,
+    SchemaRegistryClient,
+    topic_subject_name_strategy,
+)
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from broker.stack import LocalStack
+from joiner.mapping.framing import add_header
 from tests.integration.joiner_application import (
     BASE_MS,
     Application,
@@ -26,6 +36,7 @@ from tests.integration.joiner_application import (
 from tests.integration.proposing import init
 from tests.integration.services import logged, wait_until
 from tests.integration.your_data import Stream, ksqldb_schema
+from tests.property.protobuf_data import varint, zigzag
 
 STREAMS: Final = """
 [registry]
@@ -194,3 +205,70 @@ def test_avro_messages_are_joined_once_whatever_dies(app: Application, stack: Lo
     )
     assert [one for one in wanted if not any(one in reason for reason in reasons)] == []
     assert second.stop() == 0
+
+
+STAMP: Final = """
+syntax = "proto3";
+package shared;
+import "google/protobuf/timestamp.proto";
+message Stamp {
+  google.protobuf.Timestamp at = 1;
+}
+"""
+MEASURED: Final = """
+syntax = "proto3";
+package plant;
+import "shared/stamp.proto";
+message Ignored {
+  string note = 1;
+}
+message Measured {
+  string MACHINE = 1;
+  shared.Stamp STAMP = 2;
+  double SPEED = 3;
+  double TORQUE = 4;
+  optional sint32 COMMAND = 5;
+}
+"""
+
+
+def measured(draw: random.Random, thing: str, time_ms: int, topic: str) -> bytes:
+    """Return a message `Measured`, with the index of its type before it."""
+    at = b"".join(varint(n << 3) + varint(value) for n, value in ((1, time_ms // 1000), (2, time_ms % 1000 * 10**6)))
+    stamp = b"\x0a" + varint(len(at)) + at
+    data = b"\x0a" + varint(len(thing)) + thing.encode() + b"\x12" + varint(len(stamp)) + stamp
+    data += (b"\x19" if topic == "SPEED" else b"\x21") + struct.pack("<d", draw.uniform(1, 3000))
+    if topic == "TORQUE" and draw.random() < 0.5:
+        data += b"\x28" + zigzag(draw.randrange(3000))
+    return zigzag(1) + zigzag(1) + data
+
+
+@pytest.mark.slow
+def test_protobuf_messages_are_joined_once(app: Application, registry: str) -> None:
+    streams = STREAMS.replace('"avro"', '"protobuf"').replace("$.MEASURED_AT", "$.STAMP.at")
+    app.aligns = streams.replace("$.COMMAND != null", "$.COMMAND").format(url=registry, name=app.name)
+    with SchemaRegistryClient({"url": registry}) as client:
+        shared = f"{app.name}.shared"
+        client.register_schema(shared, Schema(STAMP, "PROTOBUF"))
+        references = [SchemaReference("shared/stamp.proto", shared, 1)]
+        number = client.register_schema(f"{app.name}.SPEED-value", Schema(MEASURED, "PROTOBUF", references))
+    runner = app.start()
+    runner.wait_for_units()
+    draw, clock, things = random.Random(1), BASE_MS, things_over_all_units(6)
+    sent: dict[str, list[Entry]] = {"SPEED": [], "TORQUE": []}
+    for _ in range(600):
+        clock += draw.choice([0, 1, 40, 700])
+        thing, topic = draw.choice(things), draw.choice([*sent])
+        value = add_header(number, measured(draw, thing, clock, topic))
+        damaged = [value[:-1], value[:5] + zigzag(1) + zigzag(7), value[:3], None]
+        sent[topic].append(Entry(thing, draw.choice(damaged) if draw.random() < 0.06 else value))
+    for topic, some in sent.items():
+        app.produce(some, topic)
+    app.wait_until_through()
+    findings = app.verify()
+    assert found_of(findings, "results", "power") > 50
+    assert found_of(findings, "results", "gap") > 20
+    reasons = {letter.reason for letter in app.rejected().values()}
+    wanted = ("not Protobuf of the schema", "has no message with the index [7]", "too few for the byte 0")
+    assert [one for one in wanted if not any(one in reason for reason in reasons)] == []
+    assert runner.stop() == 0

@@ -16,7 +16,7 @@ from tests.packaging.environments import ROOT, locked
 PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 LOCKS: Final = {
     "library": (),
-    "services": ("service", "sparkplug"),
+    "services": ("service", "sparkplug", "protobuf"),
     "control": ("control",),
     "arrow": ("arrow",),
     "spark": ("service", "spark"),
@@ -43,7 +43,7 @@ def test_the_version_is_the_same_wherever_it_is_written() -> None:
 
 
 def test_every_package_that_an_extra_may_lack_has_a_message() -> None:
-    extras = ("delta", "spark", "control", "sparkplug")
+    extras = ("delta", "spark", "control", "sparkplug", "protobuf")
     needed = {one.name for one in wanted(*extras)} - {one.name for one in wanted()}
     assert set(DISTRIBUTIONS.values()) == needed
 

@@ -142,6 +142,7 @@ def test_the_services_are_what_their_extra_asks_for(service: Environment) -> Non
     assert service.packages() == {"localstreambuffer", *locked("services")}
     assert service.missing("localstreambuffer[service]") == []
     assert service.missing("localstreambuffer[sparkplug]") == []
+    assert service.missing("localstreambuffer[protobuf]") == []
 
 
 @pytest.mark.parametrize("command", SERVICES)

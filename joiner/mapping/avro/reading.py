@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from broker.wire.records import Unreadable
 from joiner.mapping.avro.schema import AvroType
-from joiner.mapping.documents import DEPTH_MAX
+from joiner.mapping.documents import DEPTH_MAX, INSTANTS, Instant
 
 DECIMAL_BYTES_MAX: Final = 166
 """The maximum size of a decimal in bytes. Such a number has 400 digits, as many as a number in JSON can have."""
@@ -29,23 +29,6 @@ VALUES_PER_BYTE: Final = 4
 
 _INT_BITS: Final = 32
 _LONG_BITS: Final = 64
-
-
-class Instant(int):
-    """A timestamp as a number. ``unit``: a key of `broker.times.UNIT_NS`."""
-
-    unit = "ms"
-
-
-class _Microseconds(Instant):
-    unit = "us"
-
-
-class _Nanoseconds(Instant):
-    unit = "ns"
-
-
-_INSTANTS: Final = {"ms": Instant, "us": _Microseconds, "ns": _Nanoseconds}
 
 
 class _Cursor:
@@ -119,7 +102,7 @@ class _Readers:
                 read = _bytes if given.kind == "bytes" else _fixed(given.size)
                 return read if given.scale is None else _decimal(read, given.scale)
             case "long" if given.time_unit:
-                return _instant(_INSTANTS[given.time_unit])
+                return _instant(INSTANTS[given.time_unit])
         return _PRIMITIVES[given.kind]
 
     def _record(self, given: AvroType) -> _Read:

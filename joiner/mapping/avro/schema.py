@@ -10,9 +10,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from joiner.mapping.documents import DEPTH_MAX, is_deeper
-
-SCHEMA_LENGTH_MAX: Final = 1024 * 1024
-"""The maximum length of a schema, with those that it refers to, in characters."""
+from joiner.mapping.framing import SCHEMA_LENGTH_MAX
 
 TYPES_MAX: Final = 10_000
 """The maximum number of types in a schema, counted again in each place where they are used."""

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from joiner.mapping.framing import RegisteredSchema, Schemas, SchemaTable
+from joiner.mapping.formats import PROTOBUF
+from joiner.mapping.framing import AVRO_KIND, PROTOBUF_KIND, RegisteredSchema, Schemas, SchemaTable
+from joiner.mapping.protobuf.compiling import CompilerFailed, compile_schema
 from joiner.mapping.settings import RegistrySettings
 from joiner.runtime.clock import Clock, SystemClock
 from joiner.runtime.kafka.batches.registry_client import NoAnswerError, RegistryClient, UnreachableError
@@ -25,7 +27,7 @@ SCHEMAS_MAX: Final = 1_000
 """How many schemas are kept. The oldest are forgotten."""
 
 CHARACTERS_MAX: Final = 32 * 1024 * 1024
-"""The maximum number of characters of all schemas that are kept."""
+"""The maximum number of characters of all schemas that are kept, or of bytes if they have been compiled."""
 
 UNKNOWN_MAX: Final = 10_000
 """How many ids are kept that the registry does not know."""
@@ -43,12 +45,16 @@ class SchemaUnavailable(UnitStopped):
 Fetch = Callable[[int], RegisteredSchema | None]
 """Returns the schema with an id, or None if the registry does not know the id. Raises `NoAnswerError`."""
 
+Compile = Callable[[RegisteredSchema], RegisteredSchema]
+"""Compiles a schema of Protocol Buffers. Raises `CompilerFailed`."""
+
 
 class SchemaStore:
     """Fetches schemas when they are needed, and keeps them. Thread-safe."""
 
-    def __init__(self, settings: RegistrySettings, fetch: Fetch, clock: Clock) -> None:
-        self._settings, self._fetch, self._clock = settings, fetch, clock
+    def __init__(self, settings: RegistrySettings, fetch: Fetch, clock: Clock, compiled: Compile | None = None) -> None:
+        """``compiled``: None if no stream is of Protocol Buffers, so that their schemas are not needed."""
+        self._settings, self._fetch, self._clock, self._compiled = settings, fetch, clock, compiled
         self._known: dict[int, RegisteredSchema] = {}
         self._characters = 0
         # In order of age.
@@ -90,11 +96,25 @@ class SchemaStore:
                 del self._unknown[next(iter(self._unknown))]
             return None
         _log.info("fetched the schema %s from %s", schema_id, self._settings.url)
-        self._known[schema_id] = found
+        self._known[schema_id] = found = self._usable(schema_id, found)
         self._characters += _size(found)
         while len(self._known) > SCHEMAS_MAX or (self._characters > CHARACTERS_MAX and len(self._known) > 1):
             self._characters -= _size(self._known.pop(next(iter(self._known))))
         return found
+
+    def _usable(self, schema_id: int, found: RegisteredSchema) -> RegisteredSchema:
+        """Return a schema as far as it is used."""
+        if found.kind == AVRO_KIND:
+            return found
+        if found.kind != PROTOBUF_KIND or self._compiled is None:
+            return RegisteredSchema(found.kind, "")
+        try:
+            return self._compiled(found)
+        except CompilerFailed as error:
+            raise SchemaUnavailable(
+                f"the schema {schema_id}, which a message names, cannot be compiled: {error}; the unit continues by "
+                "itself once it can"
+            ) from error
 
     def _unavailable(self, schema_id: int, why: str) -> SchemaUnavailable:
         return SchemaUnavailable(
@@ -104,12 +124,13 @@ class SchemaStore:
 
 
 def _size(schema: RegisteredSchema) -> int:
-    return len(schema.text) + sum(map(len, schema.references))
+    return len(schema.text) + sum(map(len, schema.references)) + len(schema.descriptors)
 
 
 def schemas_of(settings: JoinerSettings) -> Schemas:
     """Return what knows the schemas of an application's messages: the same for all units of a process."""
-    return _store(settings.registry) if _is_needed(settings) else SchemaTable()
+    has_protobuf = any(stream.format == PROTOBUF for stream in settings.stream)
+    return _store(settings.registry, has_protobuf=has_protobuf) if _is_needed(settings) else SchemaTable()
 
 
 def _is_needed(settings: JoinerSettings) -> bool:
@@ -117,6 +138,6 @@ def _is_needed(settings: JoinerSettings) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _store(settings: RegistrySettings) -> SchemaStore:
+def _store(settings: RegistrySettings, *, has_protobuf: bool) -> SchemaStore:
     clock = SystemClock()
-    return SchemaStore(settings, RegistryClient(settings, clock).fetch, clock)
+    return SchemaStore(settings, RegistryClient(settings, clock).fetch, clock, compile_schema if has_protobuf else None)

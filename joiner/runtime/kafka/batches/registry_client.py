@@ -19,9 +19,8 @@ from typing import Any, Final, Self
 from urllib.parse import quote, urlsplit
 
 from broker.settings import SettingsError
-from joiner.mapping.avro.schema import SCHEMA_LENGTH_MAX
 from joiner.mapping.documents import is_deeper
-from joiner.mapping.framing import RegisteredSchema
+from joiner.mapping.framing import AVRO_KIND, PROTOBUF_KIND, SCHEMA_LENGTH_MAX, RegisteredSchema
 from joiner.mapping.settings import RegistrySettings
 from joiner.runtime.clock import Clock
 
@@ -77,14 +76,14 @@ def _registered(connection: _Connection, whole: dict[str, Any]) -> RegisteredSch
     if not isinstance(kind, str):
         message = "its answer has a schemaType that is not a string"
         raise NoAnswerError(message)
-    if kind != "AVRO":
+    if kind not in {AVRO_KIND, PROTOBUF_KIND}:
         return RegisteredSchema(kind[:_KIND_LENGTH_MAX], "")
     texts: dict[str, str] = {}
     _add_references(connection, whole, texts, set())
     if len(text) + sum(map(len, texts.values())) > SCHEMA_LENGTH_MAX:
         # As much as is needed to see that it is too long.
         return RegisteredSchema(kind, (text + "".join(texts.values()))[: SCHEMA_LENGTH_MAX + 1])
-    return RegisteredSchema(kind, text, tuple(texts.values()))
+    return RegisteredSchema(kind, text, tuple(texts.values()), tuple(texts))
 
 
 def _add_references(connection: _Connection, schema: dict[str, Any], found: dict[str, str], seen: set[str]) -> None:

@@ -1,8 +1,8 @@
 """Decodes messages in other programs' layouts, as each ``[[stream]]`` says, into the same columns as `decoder`.
 
-Every message is read as a whole: it is rejected if one of its records is. Most messages are read as columns
-(`joiner.mapping.bulk`, `joiner.mapping.avro_bulk`); the rest are read one by one (`joiner.mapping.reading`), with the
-same result.
+Every message is read as a whole: it is rejected if one of its records is. Most messages in JSON and Avro are read as
+columns (`joiner.mapping.bulk`, `joiner.mapping.avro.bulk`); the rest are read one by one (`joiner.mapping.reading`),
+with the same result.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 from broker.wire.bulk import encode_sides, escape
 from broker.wire.columns import StringColumn, decimals
 from broker.wire.records import Unreadable
-from joiner.mapping.avro_bulk import AvroBulkReader
+from joiner.mapping.avro.bulk import AvroBulkReader
 from joiner.mapping.bulk import BulkReader
 from joiner.mapping.fields import KafkaColumns, StreamRecords
-from joiner.mapping.formats import AVRO, JSON_SCHEMA
+from joiner.mapping.formats import AVRO, JSON_SCHEMA, PROTOBUF
 from joiner.mapping.framing import SchemaTable
 from joiner.mapping.reading import MappedRecord, MappedTopic
 from joiner.runtime.task.decoding.decoder import TopicDecoder
@@ -177,7 +177,22 @@ class MappedDecoder(TopicDecoder):
             self._share_out(intake, records, keys, np.zeros_like(keys), [self._by_quantity[name]])
 
 
-def _bulk_reader(streams: Sequence[StreamSettings], time_unit: str, schemas: Schemas) -> BulkReader | AvroBulkReader:
+class _NoBulkReader:
+    """Leaves all messages to be read one by one, because there is no other way for their format."""
+
+    def __init__(self, streams: int) -> None:
+        self._streams = streams
+
+    def read(self, values: StringColumn, _kafka: KafkaColumns) -> tuple[list[list[StreamRecords]], NDArray[np.bool_]]:
+        """See `bulk.BulkReader.read`."""
+        return [[] for _ in range(self._streams)], np.ones(len(values), dtype=bool)
+
+
+def _bulk_reader(
+    streams: Sequence[StreamSettings], time_unit: str, schemas: Schemas
+) -> BulkReader | AvroBulkReader | _NoBulkReader:
+    if streams[0].format == PROTOBUF:
+        return _NoBulkReader(len(streams))
     if streams[0].format == AVRO:
         return AvroBulkReader(streams, time_unit, schemas)
     return BulkReader(streams, time_unit, has_header=streams[0].format == JSON_SCHEMA)

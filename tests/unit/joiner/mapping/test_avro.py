@@ -15,14 +15,14 @@ import pytest
 from broker.wire.columns import StringColumn
 from broker.wire.records import Unreadable
 from joiner.mapping.avro import schema as schema_module
+from joiner.mapping.avro.bulk import AvroBulkReader
 from joiner.mapping.avro.program import Program
 from joiner.mapping.avro.reading import DECIMAL_BYTES_MAX, decode_datum
-from joiner.mapping.avro.schema import SCHEMA_LENGTH_MAX, parse_schema
-from joiner.mapping.avro_bulk import AvroBulkReader
+from joiner.mapping.avro.schema import parse_schema
 from joiner.mapping.documents import DEPTH_MAX, MESSAGE_BYTES_MAX
 from joiner.mapping.fields import KafkaColumns
 from joiner.mapping.formats import document_decoder
-from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header, split_header
+from joiner.mapping.framing import SCHEMA_LENGTH_MAX, RegisteredSchema, SchemaTable, add_header, split_header
 from joiner.mapping.reading import MappedTopic
 from joiner.mapping.settings import StreamSettings
 from tests.property.avro_data import varint

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from joiner.mapping.avro.schema import SCHEMA_LENGTH_MAX, parse_schema
-from joiner.mapping.framing import RegisteredSchema, SchemaTable
+from joiner.mapping.avro.schema import parse_schema
+from joiner.mapping.framing import SCHEMA_LENGTH_MAX, RegisteredSchema, SchemaTable
+from joiner.mapping.protobuf.compiling import CompilerFailed
 from joiner.mapping.settings import RegistrySettings
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.batches import registry
@@ -144,6 +145,54 @@ def test_all_units_of_a_process_share_what_was_fetched() -> None:
     assert schemas_of(settings) is schemas_of(settings.model_copy())
 
 
+PROTOBUF = RegisteredSchema("PROTOBUF", "message A {}", ("message B {}",), ("b.proto",))
+
+
+def test_a_protobuf_schema_is_compiled_once_if_a_stream_needs_it() -> None:
+    seen: list[RegisteredSchema] = []
+    done = RegisteredSchema("PROTOBUF", "", descriptors=b"x")
+
+    def compiled(schema: RegisteredSchema) -> RegisteredSchema:
+        seen.append(schema)
+        return done
+
+    store = SchemaStore(STOP, lambda _: PROTOBUF, ManualClock(), compiled)
+    assert [store.get(2), store.get(2)] == [done, done]
+    assert seen == [PROTOBUF]
+    # Otherwise, its kind is enough.
+    assert SchemaStore(STOP, lambda _: PROTOBUF, ManualClock()).get(2) == RegisteredSchema("PROTOBUF", "")
+
+
+def test_a_compiler_that_fails_stops_the_unit_and_is_tried_again() -> None:
+    is_broken = True
+
+    def compiled(schema: RegisteredSchema) -> RegisteredSchema:
+        if is_broken:
+            raise CompilerFailed("protoc has ended with status -9")
+        return schema
+
+    store = SchemaStore(STOP, lambda _: PROTOBUF, ManualClock(), compiled)
+    with pytest.raises(SchemaUnavailable, match=r"the schema 2, .* cannot be compiled: protoc has ended") as error:
+        store.get(2)
+    assert cause_of(error.value).is_transient
+    is_broken = False
+    assert store.get(2) == PROTOBUF
+
+
+def test_the_size_of_compiled_schemas_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "CHARACTERS_MAX", 7)
+    fetched: list[int] = []
+
+    def fetch(schema_id: int) -> RegisteredSchema:
+        fetched.append(schema_id)
+        return PROTOBUF
+
+    store = SchemaStore(STOP, fetch, ManualClock(), lambda _: RegisteredSchema("PROTOBUF", "", descriptors=b"x" * 5))
+    for schema_id in (2, 4, 4, 2):
+        store.get(schema_id)
+    assert fetched == [2, 4, 2]
+
+
 class Answer(NamedTuple):
     """An answer of a registry: its status and its content."""
 
@@ -201,7 +250,30 @@ def test_a_schema_comes_with_those_that_it_refers_to() -> None:
     }
     whole = Answer(200, {"schema": "W", "references": [outer, inner]})
     with served({"/schemas/ids/7": whole, **versions}) as (url, _):
-        assert client_of(url=url).fetch(7) == RegisteredSchema("AVRO", "W", ("I", "O"))
+        assert client_of(url=url).fetch(7) == RegisteredSchema("AVRO", "W", ("I", "O"), ("Inner", "Outer"))
+
+
+def test_a_protobuf_schema_comes_with_the_names_of_its_imports() -> None:
+    reference = {"name": "in/b.proto", "subject": "b", "version": 1}
+    answers = {
+        "/schemas/ids/7": Answer(200, {"schemaType": "PROTOBUF", "schema": "W", "references": [reference]}),
+        "/subjects/b/versions/1": Answer(200, {"schema": "B", "schemaType": "PROTOBUF"}),
+    }
+    with served(answers) as (url, _):
+        assert client_of(url=url).fetch(7) == RegisteredSchema("PROTOBUF", "W", ("B",), ("in/b.proto",))
+
+
+def test_schemas_are_compiled_for_applications_with_streams_of_protobuf() -> None:
+    whole = Answer(200, {"schemaType": "PROTOBUF", "schema": 'syntax = "proto3"; message M {}'})
+    with served({"/schemas/ids/7": whole}) as (url, _):
+        found = [
+            schemas_of(make_settings(stream=[SPEED | {"format": name}], registry={"url": url})).get(7)
+            for name in ("avro", "protobuf")
+        ]
+    assert [one is not None and (one.kind, one.mistake, bool(one.descriptors)) for one in found] == [
+        ("PROTOBUF", "", False),
+        ("PROTOBUF", "", True),
+    ]
 
 
 def test_the_type_of_a_schema_is_known() -> None:
@@ -225,7 +297,7 @@ def test_of_two_references_with_a_name_the_first_counts() -> None:
     ):
         whole = Answer(200, {"schema": "W", "references": references})
         with served({"/schemas/ids/7": whole, **versions}) as (url, _):
-            assert client_of(url=url).fetch(7) == RegisteredSchema("AVRO", "W", wanted)
+            assert client_of(url=url).fetch(7) == RegisteredSchema("AVRO", "W", wanted, ("A", "B"))
 
 
 def test_a_schema_refers_to_a_limited_number_of_others() -> None:

@@ -247,6 +247,24 @@ def test_arrow_without_its_package_is_an_error_that_names_the_extra(
     assert "pip install 'localstreambuffer[arrow]'" in text
 
 
+def test_protobuf_without_its_package_is_an_error_that_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "lsb.toml"
+    streams = "".join(
+        f'[[stream]]\nname = "{name}"\ntopic = "t"\nformat = "protobuf"\nkey = "$.k"\ntime = "$.t"\nvalue = "$.v"\n'
+        for name in ("x", "y")
+    )
+    joins = '[[join]]\nname = "a"\nleft = "x"\nright = "y"\noutput = "o"\n'
+    file.write_text(f'[application]\nname = "app"\n[registry]\nurl = "http://r"\n{streams}{joins}')
+    assert load_settings(JoinerSettings, file).needs_extras() == {"protobuf": "stream.format"}
+    monkeypatch.setattr(settings_errors, "find_spec", lambda _package: None)
+    with pytest.raises(SettingsError) as error:
+        load_settings(JoinerSettings, file)
+    (text,) = str(error.value).splitlines()
+    assert "stream.format: grpcio-tools is not installed: pip install 'localstreambuffer[protobuf]' (" in text
+
+
 def test_only_a_format_that_is_not_json_changes_the_fingerprint() -> None:
     assert fingerprint(changed(BASE, ("topics", "data_format"), "json")) == fingerprint(BASE)
     assert fingerprint(changed(BASE, ("topics", "data_format"), "arrow")) != fingerprint(BASE)

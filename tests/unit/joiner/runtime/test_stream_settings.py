@@ -54,7 +54,8 @@ def test_a_join_names_a_stream_and_reads_its_topic() -> None:
         ({"stream": [SPEED | {"where": "$.a = 1"}]}, "is not a condition at '= 1'"),
         ({"stream": [SPEED | {"unit": "ms"}]}, "unit"),
         ({"stream": [SPEED | {"format": "avro"}]}, "a [[stream]] has the format 'avro', which needs registry.url"),
-        ({"stream": [SPEED | {"format": "xml"}]}, "'json', 'avro' or 'json_schema'"),
+        ({"stream": [SPEED | {"format": "protobuf"}]}, "has the format 'protobuf', which needs registry.url"),
+        ({"stream": [SPEED | {"format": "xml"}]}, "'json', 'avro', 'json_schema' or 'protobuf'"),
         (
             {"stream": [SPEED, SPEED | {"name": "torque", "format": "json_schema"}]},
             "the streams of the topic 'plant' have different formats (json, json_schema)",

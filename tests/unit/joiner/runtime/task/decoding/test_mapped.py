@@ -7,6 +7,7 @@ import struct
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor_pb2 import DescriptorProto
 
 from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header
 from joiner.mapping.reading import MappedRecord, MappedTopic
@@ -18,6 +19,7 @@ from joiner.runtime.task.decoding.keys import Keys
 from joiner.runtime.task.emit import sides_of
 from joiner.runtime.task.unit import Unit
 from tests.property.avro_data import varint
+from tests.property.protobuf_data import Field, class_of, descriptors_of, file_of, kind_of
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, batch, lines, make_settings, message, thing_of
 
 DAY_MS = 86_400_000
@@ -193,6 +195,35 @@ def test_avro_messages_whose_schema_is_unknown_are_dead_letters() -> None:
     )
     assert [letter.reason for letter in intake.rejected] == ["the schema registry has no schema with the id 9"]
     assert intake.sides[0, LEFT].rows().seq.tolist() == [0, 2]
+
+
+def test_protobuf_messages_are_read_and_refused_as_a_whole() -> None:
+    plant_type = DescriptorProto(name="Plant")
+    kinds = {"id": "string", "ts": "int64", "rpm": "int32", "nm": "double"}
+    for number, (name, kind) in enumerate(kinds.items(), 1):
+        plant_type.field.add(name=name, number=number, label=Field.LABEL_OPTIONAL, type=kind_of(kind))
+    file = file_of(plant_type, syntax="proto2")
+    table = SchemaTable({1: RegisteredSchema("PROTOBUF", "", descriptors=descriptors_of(file))})
+    kind = class_of(file, name="t.Plant")
+    protobuf = {"format": "protobuf"}
+    settings = settings_of(SPEED | protobuf, TORQUE | protobuf, registry={"url": "http://r"})
+    values = [
+        add_header(1, b"\0" + kind(id="a", ts=BASE_MS + n, rpm=n, nm=2.5 if n % 3 else None).SerializeToString())
+        for n in range(10)
+    ]
+    values[4] = values[4][:-1]
+    values[5] = add_header(9, values[5][5:])
+    messages = [message(n, value) for n, value in enumerate([*values, None])]
+    intake = make_decoder(settings, "plant", 0, Keys(0, 1), table).decode(batch(messages))
+    assert [(letter.offset, letter.reason) for letter in intake.rejected] == [
+        (4, "not Protobuf of the schema 1: the data end too early"),
+        (5, "the schema registry has no schema with the id 9"),
+    ]
+    speeds, torques = (intake.sides[0, side].rows() for side in (LEFT, RIGHT))
+    assert speeds.seq.tolist() == [n for n in range(10) if n not in {4, 5}]
+    assert torques.seq.tolist() == [1, 2, 7, 8]
+    assert torques.ts_ns.tolist() == [(BASE_MS + n) * 10**6 for n in (1, 2, 7, 8)]
+    assert intake.not_selected == 1
 
 
 def test_json_after_the_id_of_a_schema_is_read_as_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,217 @@
+"""Compiles schemas of Protocol Buffers to descriptors, with the compiler of Google (`protoc`).
+
+Schemas come from outside, so the compiler runs in a process of its own, with limits on its time, its memory and the
+size of its output. A registry has a schema as the text of a ``.proto`` file or as a serialized descriptor in base64,
+which is what the Python client of Confluent's registry registers.
+
+Whether a schema is valid depends on the schema alone. If the compiler does not get that far, nothing is known.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from joiner.mapping.framing import SCHEMA_LENGTH_MAX, RegisteredSchema
+
+MAIN: Final = "lsb-schema.proto"
+"""The name of the schema itself, which has none in the registry."""
+
+WAIT_S: Final = 30.0
+"""How long the compiler may take. A schema of usual size takes a fraction of a second."""
+
+DESCRIPTORS_BYTES_MAX: Final = 4 * 1024 * 1024
+"""The maximum size of the descriptors of a schema."""
+
+BUILT_IN: Final = {
+    "confluent/meta.proto": """
+        syntax = "proto3";
+        package confluent;
+        import "google/protobuf/descriptor.proto";
+        message Meta {
+          string doc = 1;
+          map<string, string> params = 2;
+          repeated string tags = 3;
+          repeated Rule rules = 4;
+        }
+        message Rule { string name = 1; string doc = 2; string expr = 3; string sql = 4; }
+        extend google.protobuf.FileOptions { Meta file_meta = 1088; }
+        extend google.protobuf.MessageOptions { Meta message_meta = 1088; }
+        extend google.protobuf.FieldOptions { Meta field_meta = 1088; }
+        extend google.protobuf.EnumOptions { Meta enum_meta = 1088; }
+        extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }
+    """,
+    "confluent/type/decimal.proto": """
+        syntax = "proto3";
+        package confluent.type;
+        message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
+    """,
+    "confluent/types/decimal.proto": """
+        syntax = "proto3";
+        import public "confluent/type/decimal.proto";
+    """,
+}
+"""What schemas can import that no registry has, besides ``google/protobuf/…``, which the compiler has."""
+
+_CPU_S: Final = 20
+_MEMORY_BYTES: Final = 1024**3
+_NAME_LENGTH_MAX: Final = 200
+_ERRORS_READ: Final = 64 * 1024
+_REASON_LENGTH_MAX: Final = 300
+_INVALID, _NOT_RUN = 1, 3
+"""The exit statuses of `_PROGRAM`."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*(?:/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)*")
+"""A name of a file: none of its parts begins with a point, so that it is inside the folder."""
+
+_NEITHER: Final = "a schema is neither a .proto file nor a descriptor in base64"
+_SERIALIZED: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+
+# The compiler's own files come first, so that no schema can replace them.
+_PROGRAM: Final = f"""
+import sys
+try:
+    import resource
+    from pathlib import Path
+    import grpc_tools
+    from grpc_tools import protoc
+    limits = {{
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CPU: {_CPU_S},
+        resource.RLIMIT_AS: {_MEMORY_BYTES},
+        resource.RLIMIT_FSIZE: {DESCRIPTORS_BYTES_MAX},
+    }}
+    for kind, limit in limits.items():
+        hard = resource.getrlimit(kind)[1]
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (limit, limit))
+    own = Path(grpc_tools.__file__).with_name("_proto")
+except BaseException as error:
+    print(f"{{type(error).__name__}}: {{error}}", file=sys.stderr)
+    sys.exit({_NOT_RUN})
+sys.exit({_INVALID} if protoc.main(["protoc", f"-I{{own}}", *sys.argv[1:]]) else 0)
+"""
+
+
+class CompilerFailed(Exception):
+    """The compiler has not found out whether a schema is valid. The message says why."""
+
+
+def compile_schema(schema: RegisteredSchema) -> RegisteredSchema:
+    """Return a schema with its descriptors, or with what is wrong with it.
+
+    The descriptors are a serialized ``FileDescriptorSet`` that contains each file after those that it imports. Takes at
+    most `WAIT_S`. Raises `CompilerFailed`.
+    """
+    try:
+        return RegisteredSchema(schema.kind, "", descriptors=_compiled(schema))
+    except ValueError as error:
+        return RegisteredSchema(schema.kind, "", mistake=str(error)[:_REASON_LENGTH_MAX] or "it is invalid")
+
+
+def _compiled(schema: RegisteredSchema) -> bytes:
+    if len(schema.text) + sum(map(len, schema.references)) > SCHEMA_LENGTH_MAX:
+        message = f"the schema has more than {SCHEMA_LENGTH_MAX} characters"
+        raise ValueError(message)
+    given = zip(schema.names, schema.references, strict=True)
+    texts = {name: text for name, text in given if name not in BUILT_IN and not name.startswith("google/protobuf/")}
+    _check_names(texts)
+    texts |= {**BUILT_IN, MAIN: schema.text}
+    serialized = {name: found for name, text in texts.items() if (found := _serialized(text)) is not None}
+    plain = {name: text.encode() for name, text in texts.items() if name not in serialized}
+    try:
+        with TemporaryDirectory(prefix="lsb-schema-") as folder:
+            return _run(Path(folder), plain, serialized)
+    except OSError as error:
+        message = f"protoc cannot be run: {type(error).__name__}: {error}"[:_REASON_LENGTH_MAX]
+        raise CompilerFailed(message) from error
+
+
+def _check_names(names: Mapping[str, str]) -> None:
+    """Raise ValueError if files cannot have these names in one folder."""
+    for name in names:
+        if len(name) > _NAME_LENGTH_MAX or _NAME.fullmatch(name) is None or name == MAIN:
+            message = f"it refers to a schema by the name {name[:100]!r}, which is not that of a .proto file"
+            raise ValueError(message)
+        if any(str(folder) in names or str(folder) in BUILT_IN for folder in Path(name).parents):
+            message = f"it refers to a schema by the name {name[:100]!r}, in which another file would be a folder"
+            raise ValueError(message)
+
+
+def _serialized(text: str) -> bytes | None:
+    """Return the descriptor that a schema is, or None if the schema is a ``.proto`` file."""
+    compact = "".join(text.split())
+    if _SERIALIZED.fullmatch(compact) is None:
+        return None
+    try:
+        return base64.b64decode(compact, validate=True)
+    except ValueError as error:
+        raise ValueError(_NEITHER) from error
+
+
+def _descriptor_set(serialized: Mapping[str, bytes]) -> bytes:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - protobuf is an extra
+    from google.protobuf.message import DecodeError  # noqa: PLC0415 - as above
+
+    whole = FileDescriptorSet()
+    for name, data in serialized.items():
+        file = whole.file.add()
+        try:
+            file.ParseFromString(data)
+        except DecodeError as error:
+            raise ValueError(_NEITHER) from error
+        file.name = name
+    encoded: bytes = whole.SerializeToString()
+    return encoded
+
+
+def _run(folder: Path, plain: Mapping[str, bytes], serialized: Mapping[str, bytes]) -> bytes:
+    """Compile files. Raises ValueError if they are invalid, `CompilerFailed`, and OSError."""
+    files, found, errors, given = (folder / name for name in ("files", "found", "errors", "given"))
+    files.mkdir()
+    for name, text in plain.items():
+        path = files / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text)
+    arguments = [f"-I{files}", f"--descriptor_set_out={found}", "--include_imports"]
+    if serialized:
+        given.write_bytes(_descriptor_set(serialized))
+        arguments.append(f"--descriptor_set_in={given}")
+    # -P: no module is imported from the current folder.
+    command = [sys.executable, "-P", "-c", _PROGRAM, *arguments, MAIN]
+    try:
+        with errors.open("wb") as written:
+            done = subprocess.run(  # noqa: S603 - the arguments are chosen here
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=written,
+                cwd=folder,
+                timeout=WAIT_S,
+                check=False,
+            )
+    except subprocess.TimeoutExpired as error:
+        message = f"protoc has not compiled it within {WAIT_S:g} s"
+        raise CompilerFailed(message) from error
+    with errors.open("rb") as lines:
+        told = lines.read(_ERRORS_READ).decode(errors="replace")
+    if done.returncode == _INVALID:
+        raise ValueError(_reason(told, {*plain, *serialized}))
+    if done.returncode != 0:
+        message = f"protoc has ended with status {done.returncode}: {told}"[:_REASON_LENGTH_MAX].strip()
+        raise CompilerFailed(message)
+    return found.read_bytes()
+
+
+def _reason(told: str, names: set[str]) -> str:
+    """Return the first error about a file: the other lines can differ each time, because they contain times."""
+    for line in told.splitlines():
+        if line.partition(":")[0] in names and ": warning: " not in line:
+            return line
+    return "protoc refuses it, without naming a line"

@@ -1,0 +1,126 @@
+"""Decodes messages of Protocol Buffers in the wire format of Confluent's schema registry (see `framing`).
+
+After the id of the schema, a message says which of the schema's messages it is: by its index in the file and, if it is
+declared inside of others, the indexes in these. The list of indexes begins with its length. All are integers in zigzag
+encoding, and a single byte 0 means the first message in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+
+from broker.wire.records import Unreadable
+from joiner.mapping.documents import DEPTH_MAX
+from joiner.mapping.framing import PROTOBUF_KIND, Schemas, known_schema, split_header
+from joiner.mapping.protobuf.reading import MessageReader, decode_message, make_reader
+from joiner.mapping.protobuf.wire import SCALARS, Cursor
+
+_REASON_LENGTH_MAX: Final = 300
+_AMBIGUOUS: Final = "has different messages with the index {} for different programs, because a map is declared before"
+
+
+def decode_framed(value: bytes, schemas: Schemas) -> Any:
+    """Decode a message. Raises `Unreadable`, with the reason, if it is invalid, and the errors of `Schemas.get`."""
+    schema_id, rest = split_header(value)
+    schema = known_schema(schemas, schema_id, PROTOBUF_KIND)
+    if schema.mistake:
+        message = f"the schema {schema_id} cannot be used: {schema.mistake}"
+        raise Unreadable(message)
+    try:
+        indexes, data = split_indexes(rest)
+    except Unreadable as error:
+        message = f"it does not say which message of the schema {schema_id} it is: {error}"
+        raise Unreadable(message) from error
+    try:
+        reader = find_reader(schema.descriptors, indexes)
+    except ValueError as error:
+        message = f"the schema {schema_id} {error}"
+        raise Unreadable(message) from error
+    try:
+        return decode_message(reader, data)
+    except Unreadable as error:
+        message = f"not Protobuf of the schema {schema_id}: {error}"
+        raise Unreadable(message) from error
+
+
+def split_indexes(data: bytes) -> tuple[tuple[int, ...], bytes]:
+    """Return the indexes of a message's type, and the message. Raises `Unreadable`."""
+    cursor, (_, read, _) = Cursor(data, 0), SCALARS["sint64"]
+    count = read(cursor)
+    if not 0 <= count <= DEPTH_MAX:
+        raise Unreadable(f"the number of indexes is {count}")
+    indexes = tuple(read(cursor) for _ in range(count)) or (0,)
+    return indexes, data[cursor.at :]
+
+
+def find_reader(descriptors: bytes, indexes: tuple[int, ...]) -> MessageReader:
+    """Return what reads messages of a type. ``descriptors``: see `compiling.compile_schema`.
+
+    Raises ValueError if there is no such type, or if it is too large. The message continues "the schema".
+    """
+    file = _file_of(descriptors)
+    if isinstance(file, str):
+        message = f"cannot be used: {file}"
+        raise ValueError(message)  # noqa: TRY004 - the schema has the wrong value, not a wrong type
+    names = _names_of(descriptors, indexes)
+    if not names:
+        message = f"has no message with the index {[*indexes]}"
+        raise ValueError(message)
+    if len(names) > 1:
+        raise ValueError(_AMBIGUOUS.format([*indexes]))
+    found = _reader_of(descriptors, names[0])
+    if isinstance(found, str):
+        message = f"cannot be used: {found}"
+        raise ValueError(message)  # noqa: TRY004 - as above
+    return found
+
+
+@lru_cache(maxsize=256)
+def _names_of(descriptors: bytes, indexes: tuple[int, ...]) -> list[str]:
+    """Return the full names of all messages that have these indexes for some program.
+
+    Descriptors declare the entries of maps as messages, but ``.proto`` files do not. Some clients of the registry count
+    them, and others do not.
+    """
+    file = _file_of(descriptors)
+    found = {_find(file, indexes, has_entries=has_entries) for has_entries in (True, False)}
+    return sorted(name for name in found if name is not None)
+
+
+def _find(file: Any, indexes: Sequence[int], *, has_entries: bool) -> str | None:
+    """Return the full name of a message, or None. ``has_entries``: whether the entries of maps count."""
+    messages, found = [*file.message_types_by_name.values()], None
+    for index in indexes:
+        if not 0 <= index < len(messages):
+            return None
+        found = messages[index]
+        messages = [one for one in found.nested_types if has_entries or not one.GetOptions().map_entry]
+    return None if found is None or found.GetOptions().map_entry else str(found.full_name)
+
+
+@lru_cache(maxsize=64)
+def _file_of(descriptors: bytes) -> Any:
+    """Return the descriptor of a schema's file, or why there is none: each message would find that out again."""
+    pool, file = DescriptorPool(), None
+    try:
+        for file in FileDescriptorSet.FromString(descriptors).file:
+            pool.Add(file)
+        return "it has not been compiled" if file is None else pool.FindFileByName(file.name)
+    except (DecodeError, KeyError, TypeError, ValueError) as error:
+        # For example, because the runtime is older than the compiler.
+        return f"its descriptors are invalid: {type(error).__name__}: {error}"[:_REASON_LENGTH_MAX]
+
+
+@lru_cache(maxsize=64)
+def _reader_of(descriptors: bytes, name: str) -> MessageReader | str:
+    """Return what reads messages of the type with a full name, or why there is none."""
+    try:
+        return make_reader(_file_of(descriptors).pool.FindMessageTypeByName(name))
+    except ValueError as error:
+        return str(error)

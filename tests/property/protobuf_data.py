@@ -1,0 +1,226 @@
+"""Random types of Protocol Buffers, with messages of them, and what they contain by the runtime of Google."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import FieldDescriptor
+from hypothesis import strategies as st
+
+Draw = Callable[..., Any]
+Field = descriptor_pb2.FieldDescriptorProto
+
+NAMES: Final = ("a", "b", "c", "d", "e", "f")
+SCALARS: Final = (
+    *("int32", "int64", "uint32", "uint64", "sint32", "sint64", "bool", "fixed32", "fixed64", "sfixed32", "sfixed64"),
+    *("float", "double", "bytes", "string"),
+)
+_KEYS: Final = tuple(name for name in SCALARS if name not in {"float", "double", "bytes"})
+_ENUM: Final = {"ZERO": 0, "NULL": 0, "ONE": 1, "MINUS": -1, "LARGE": 2**31 - 1}
+_UNPACKED: Final = frozenset({"bytes", "string"})
+
+
+def varint(value: int, longer: int = 0) -> bytes:
+    """Return an unsigned integer of a variable length, with some bytes more than necessary, but at most 10."""
+    found, left = bytearray(), value & 2**64 - 1
+    while left > 0x7F:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    found.append(left)
+    for _ in range(min(longer, 10 - len(found))):
+        found[-1] |= 0x80
+        found.append(0)
+    return bytes(found)
+
+
+def zigzag(value: int) -> bytes:
+    """Return a signed integer in zigzag encoding, as in the list of indexes before a message."""
+    return varint((value << 1) ^ (value >> 63))
+
+
+def file_of(*messages: Any, syntax: str = "proto3", name: str = "t.proto", **more: Any) -> Any:
+    """Return a file with messages. ``messages``: as ``DescriptorProto``."""
+    return descriptor_pb2.FileDescriptorProto(name=name, package="t", syntax=syntax, message_type=messages, **more)
+
+
+def descriptors_of(*files: Any) -> bytes:
+    """Return files as compiled schemas are kept."""
+    encoded: bytes = descriptor_pb2.FileDescriptorSet(file=files).SerializeToString()
+    return encoded
+
+
+def class_of(*files: Any, name: str = "t.M") -> Any:
+    """Return the runtime's class of a message."""
+    pool = descriptor_pool.DescriptorPool()
+    for file in files:
+        pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+def kind_of(name: str) -> Any:
+    """Return the number of a scalar type."""
+    return getattr(Field, f"TYPE_{name.upper()}")
+
+
+@st.composite
+def files(draw: Draw, syntax: str | None = None) -> Any:
+    """Draw a file with the messages `M`, and `N` in it, which contain each other, and an enum `E`."""
+    chosen = syntax or draw(st.sampled_from(["proto2", "proto3"]))
+    outer, inner = (_message(draw, name, chosen) for name in ("M", "N"))
+    found = file_of(outer, inner, syntax=chosen)
+    enum = found.enum_type.add(name="E")
+    enum.options.allow_alias = True
+    for name, number in _ENUM.items():
+        enum.value.add(name=name, number=number)
+    return found
+
+
+def _message(draw: Draw, name: str, syntax: str) -> Any:
+    found = descriptor_pb2.DescriptorProto(name=name)
+    numbers = draw(
+        st.lists(st.integers(1, 20) | st.sampled_from([2**29 - 1, 1000]), unique=True, min_size=1, max_size=6)
+    )
+    for member, number in zip(NAMES, numbers, strict=False):
+        field = found.field.add(name=member, number=number, label=Field.LABEL_OPTIONAL)
+        match draw(st.sampled_from(["one", "one", "many", "map", "oneof", "optional", "group"])):
+            case "many":
+                field.label = Field.LABEL_REPEATED
+                _type(draw, field)
+                is_packable = field.type not in {kind_of(one) for one in (*_UNPACKED, "message")}
+                if is_packable and draw(st.booleans()):
+                    field.options.packed = draw(st.booleans())
+            case "map":
+                _map(draw, found, field, name)
+            case "oneof":
+                if not found.oneof_decl:
+                    found.oneof_decl.add(name="choice")
+                _type(draw, field)
+                field.oneof_index = 0
+            case "optional":
+                _type(draw, field)
+            case "group" if syntax == "proto2":
+                group = found.nested_type.add(name=f"G{number}")
+                group.field.add(name="x", number=1, label=Field.LABEL_OPTIONAL, type=Field.TYPE_INT32)
+                field.type, field.type_name = Field.TYPE_GROUP, f".t.{name}.G{number}"
+            case _:
+                _type(draw, field)
+    return found
+
+
+def _type(draw: Draw, field: Any, kinds: tuple[str, ...] = SCALARS) -> None:
+    match draw(st.sampled_from([*kinds, "enum", "message", "message"])):
+        case "enum":
+            field.type, field.type_name = Field.TYPE_ENUM, ".t.E"
+        case "message":
+            field.type, field.type_name = Field.TYPE_MESSAGE, draw(st.sampled_from([".t.M", ".t.N"]))
+        case kind:
+            field.type = kind_of(kind)
+
+
+def _map(draw: Draw, message: Any, field: Any, name: str) -> None:
+    entry = message.nested_type.add(name=f"{field.name.upper()}Entry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, label=Field.LABEL_OPTIONAL, type=kind_of(draw(st.sampled_from(_KEYS))))
+    _type(draw, entry.field.add(name="value", number=2, label=Field.LABEL_OPTIONAL))
+    field.label, field.type, field.type_name = Field.LABEL_REPEATED, Field.TYPE_MESSAGE, f".t.{name}.{entry.name}"
+
+
+def encoded(draw: Draw, descriptor: Any, depth: int = 3) -> bytes:
+    """Draw the bytes of a message: fields in any order, some of them again, packed or not, and unknown ones."""
+    found = b""
+    for _ in range(draw(st.integers(0, 5))):
+        field = draw(st.sampled_from([*descriptor.fields]))
+        if field.message_type is not None and depth == 0:
+            continue
+        found += _field(draw, field, depth)
+        if not draw(st.integers(0, 7)):
+            found += _unknown(draw)
+    return found
+
+
+def _field(draw: Draw, field: Any, depth: int) -> bytes:
+    if field.type == FieldDescriptor.TYPE_GROUP:
+        return (
+            varint(field.number << 3 | 3) + encoded(draw, field.message_type, depth - 1) + varint(field.number << 3 | 4)
+        )
+    if field.message_type is not None:
+        is_map = field.message_type.GetOptions().map_entry
+        inner = _pair(draw, field.message_type, depth) if is_map else encoded(draw, field.message_type, depth - 1)
+        return varint(field.number << 3 | 2, _longer(draw, 4)) + _sized(draw, inner)
+    wire, value = scalar(draw, field)
+    if field.is_repeated and wire != 2 and draw(st.booleans()):
+        more = b"".join(scalar(draw, field)[1] for _ in range(draw(st.integers(0, 3))))
+        return varint(field.number << 3 | 2) + _sized(draw, value + more)
+    return varint(field.number << 3 | wire) + value
+
+
+def _pair(draw: Draw, entry: Any, depth: int) -> bytes:
+    # No unknown fields: the runtime does not add an entry that has any, while others do.
+    fields = draw(st.lists(st.sampled_from([*entry.fields]), max_size=3))
+    return b"".join(_field(draw, field, depth) for field in fields if field.message_type is None or depth > 0)
+
+
+def _longer(draw: Draw, most: int) -> int:
+    return draw(st.sampled_from([0, 0, 0, most])) if most else 0
+
+
+def _sized(draw: Draw, data: bytes) -> bytes:
+    size = varint(len(data))
+    return varint(len(data), _longer(draw, 5 - len(size))) + data
+
+
+def _unknown(draw: Draw) -> bytes:
+    tag = 300 << 3
+    group = varint(tag | 3) + varint(77 << 3) + b"\1" + varint(tag | 4)
+    fixed = [varint(tag | 1) + b"\0" * 8, varint(tag | 5) + b"\0" * 4, varint(tag | 2) + b"\2ab"]
+    return draw(st.sampled_from([varint(tag) + b"\7", *fixed, group]))
+
+
+def scalar(draw: Draw, field: Any) -> tuple[int, bytes]:
+    """Draw the wire type and the bytes of a value. Integers can have more bits than their type."""
+    if field.enum_type is not None:
+        return 0, varint(draw(st.sampled_from([*_ENUM.values(), 2, -7])))
+    name = next(one for one in SCALARS if kind_of(one) == field.type)
+    match name:
+        case "fixed32" | "sfixed32" | "float":
+            return 5, draw(st.binary(min_size=4, max_size=4))
+        case "fixed64" | "sfixed64" | "double":
+            return 1, draw(st.binary(min_size=8, max_size=8))
+        case "string":
+            return 2, _sized(draw, draw(st.text(max_size=3)).encode())
+        case "bytes":
+            return 2, _sized(draw, draw(st.binary(max_size=3)))
+    value = draw(st.integers(0, 3) | st.integers(0, 2**64 - 1) | st.sampled_from([2**31, 2**32, 2**63]))
+    return 0, varint(value, draw(st.sampled_from([0, 0, 0, 2])))
+
+
+def document_of(message: Any) -> Any:
+    """Return the document of a message, from what the runtime has decoded."""
+    return {field.name: value for field in message.DESCRIPTOR.fields for value in _members(message, field)}
+
+
+def _members(message: Any, field: Any) -> Iterator[Any]:
+    if field.is_repeated:
+        values = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            inner = field.message_type.fields_by_number[2]
+            yield {
+                str(key).lower() if isinstance(key, bool) else str(key): _plain(inner, values[key]) for key in values
+            }
+        else:
+            yield [_plain(field, value) for value in values]
+    elif not field.has_presence or message.HasField(field.name):
+        yield _plain(field, getattr(message, field.name))
+
+
+def _plain(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        return document_of(value)
+    if field.enum_type is not None:
+        named = field.enum_type.values_by_number.get(value)
+        return value if named is None else next(one.name for one in field.enum_type.values if one.number == value)
+    return Decimal(repr(value)) if isinstance(value, float) and math.isfinite(value) else value

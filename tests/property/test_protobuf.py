@@ -1,0 +1,149 @@
+"""For any type and any data, messages of Protocol Buffers are read as by the runtime of Google, within limits."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.wire.records import Unreadable
+from joiner.mapping.documents import DEPTH_MAX
+from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header
+from joiner.mapping.protobuf.messages import decode_framed, find_reader, split_indexes
+from joiner.mapping.protobuf.reading import ABSENT_MAX, VALUES_PER_BYTE, decode_message
+from tests.property.protobuf_data import (
+    Field,
+    class_of,
+    descriptor_pb2,
+    descriptors_of,
+    document_of,
+    encoded,
+    file_of,
+    files,
+    varint,
+    zigzag,
+)
+from tests.property.test_avro import plain
+
+
+def decoded(file: Any, data: bytes) -> Any:
+    return decode_message(find_reader(descriptors_of(file), (0,)), data)
+
+
+@given(st.data())
+def test_a_message_is_decoded_as_by_the_runtime(data: st.DataObject) -> None:
+    file = data.draw(files())
+    kind = class_of(file)
+    message = encoded(data.draw, kind.DESCRIPTOR)
+    assert plain(decoded(file, message)) == plain(document_of(kind.FromString(message)))
+
+
+@given(st.data())
+def test_what_the_runtime_writes_is_read(data: st.DataObject) -> None:
+    file = data.draw(files())
+    kind = class_of(file)
+    first, second = (kind.FromString(encoded(data.draw, kind.DESCRIPTOR)) for _ in range(2))
+    written = first.SerializeToString() + second.SerializeToString()
+    first.MergeFrom(second)
+    assert plain(decoded(file, first.SerializeToString())) == plain(document_of(first))
+    # Messages one after the other are merged.
+    assert plain(decoded(file, written)) == plain(document_of(kind.FromString(written)))
+
+
+HOSTILE: Final = (
+    b"\xff" * 10,
+    b"\xff" * 9 + b"\x01",
+    b"\x00",
+    b"\x07",
+    b"\x0b",
+    b"\x0c",
+    varint(2**32),
+    b"\x0a\xff\x01",
+)
+
+
+def without_maps(file: Any) -> bool:
+    return not any(one.options.map_entry for message in file.message_type for one in message.nested_type)
+
+
+@given(st.data(), st.binary(max_size=40))
+def test_damaged_messages_are_refused_as_by_the_runtime(data: st.DataObject, noise: bytes) -> None:
+    # In entries of maps and in strings of proto2, the runtime does not check as much.
+    file = data.draw(files("proto3").filter(without_maps))
+    kind = class_of(file)
+    message = encoded(data.draw, kind.DESCRIPTOR)
+    at = data.draw(st.integers(0, len(message)))
+    inserted = data.draw(st.sampled_from(HOSTILE) | st.just(noise) | st.binary(min_size=1, max_size=2))
+    for damaged in (message[:at], message[:at] + inserted + message[at:], message[:at] + inserted + message[at + 1 :]):
+        try:
+            theirs = kind.FromString(damaged)
+        except DecodeError:
+            with pytest.raises(Unreadable):
+                decoded(file, damaged)
+        else:
+            assert plain(decoded(file, damaged)) == plain(document_of(theirs))
+
+
+@given(st.data(), st.binary(max_size=60))
+def test_whatever_the_data_are_they_are_a_message_or_unreadable(data: st.DataObject, noise: bytes) -> None:
+    file = data.draw(files())
+    table = SchemaTable({1: RegisteredSchema("PROTOBUF", "", descriptors=descriptors_of(file))})
+    with contextlib.suppress(Unreadable):
+        decode_framed(add_header(1, noise), table)
+    with contextlib.suppress(Unreadable):
+        decode_framed(add_header(1, b"\0" + noise), table)
+
+
+@given(st.lists(st.integers(0, 2**31), min_size=1, max_size=5), st.binary(max_size=5))
+def test_the_indexes_of_a_message_are_read(indexes: list[int], rest: bytes) -> None:
+    data = zigzag(len(indexes)) + b"".join(map(zigzag, indexes))
+    assert split_indexes(data + rest) == (tuple(indexes), rest)
+    for size in range(len(data)):
+        with pytest.raises(Unreadable, match="end too early"):
+            split_indexes(data[:size])
+
+
+def with_many_fields(count: int) -> Any:
+    """Return a file with a message that contains others with so many fields."""
+    inner = descriptor_pb2.DescriptorProto(name="Inner")
+    for number in range(1, count + 1):
+        inner.field.add(name=f"f{number}", number=number, label=Field.LABEL_OPTIONAL, type=Field.TYPE_INT32)
+    outer = descriptor_pb2.DescriptorProto(name="M")
+    outer.field.add(name="x", number=1, label=Field.LABEL_REPEATED, type=Field.TYPE_MESSAGE, type_name=".t.Inner")
+    return file_of(outer, inner)
+
+
+@given(st.integers(1, 60), st.integers(0, 30_000))
+def test_the_number_of_values_is_in_proportion_to_the_data(fields: int, messages: int) -> None:
+    file, data = with_many_fields(fields), b"\x0a\0" * messages
+    # With the outer message, and the list in it.
+    is_much = 2 + (1 + fields) * messages > ABSENT_MAX + VALUES_PER_BYTE * len(data)
+    if is_much:
+        with pytest.raises(Unreadable, match="too many messages in it whose fields are absent"):
+            decoded(file, data)
+    else:
+        assert len(decoded(file, data)["x"]) == messages
+
+
+def test_messages_and_unknown_groups_are_nested_to_the_same_depth_as_in_the_runtime() -> None:
+    message = descriptor_pb2.DescriptorProto(name="M")
+    message.field.add(name="x", number=1, label=Field.LABEL_OPTIONAL, type=Field.TYPE_MESSAGE, type_name=".t.M")
+    file = file_of(message)
+    kind = class_of(file)
+    for levels in (DEPTH_MAX, DEPTH_MAX + 1):
+        nested = b""
+        for _ in range(levels):
+            nested = b"\x0a" + varint(len(nested)) + nested
+        groups = varint(9 << 3 | 3) * levels + varint(9 << 3 | 4) * levels
+        for data in (nested, groups):
+            if levels == DEPTH_MAX:
+                assert plain(decoded(file, data)) == plain(document_of(kind.FromString(data)))
+            else:
+                with pytest.raises(DecodeError):
+                    kind.FromString(data)
+                with pytest.raises(Unreadable, match="nested more than 100 levels deep"):
+                    decoded(file, data)
