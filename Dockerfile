@@ -1,6 +1,7 @@
 # Builds three images. The first contains the services of the pipeline: simulator, connector (with the extra `sparkplug`),
-# joiner and db_connector. The second contains the control service, whose web packages no other service needs. The third
-# contains the joiner's stage in Spark, and Java, which only Spark needs. `docker compose build` builds all of them.
+# joiner (with the extra `protobuf`) and db_connector. The second contains the control service, whose web packages no other
+# service needs. The third contains the joiner's stage in Spark, and Java, which only Spark needs. `docker compose build`
+# builds all of them.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS packages

@@ -118,7 +118,7 @@ def with_many_fields(count: int) -> Any:
 
 
 @given(st.integers(1, 60), st.integers(0, 30_000))
-def test_the_number_of_values_is_in_proportion_to_the_data(fields: int, messages: int) -> None:
+def test_the_number_of_absent_values_is_in_proportion_to_the_data(fields: int, messages: int) -> None:
     file, data = with_many_fields(fields), b"\x0a\0" * messages
     # With the outer message, and the list in it.
     is_much = 2 + (1 + fields) * messages > ABSENT_MAX + VALUES_PER_BYTE * len(data)
