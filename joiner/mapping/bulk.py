@@ -1,22 +1,24 @@
-"""Reads the records of mapped streams from many JSON messages at once, with the same result as `reading`.
+"""Reads the records of mapped streams from many messages at once, with the same result as `reading`.
 
-Messages whose layout is known (see `layouts`) are read as columns. Whatever is unusual is left to `reading`: a message
-with another layout, a field that is missing or needs a conversion, a number in an unusual form.
+`BulkReader` reads JSON. Messages whose layout is known (see `layouts`) are read as columns. Whatever is unusual is left
+to `reading`: a message with another layout, a field that is missing or needs a conversion, a number in an unusual form.
+
+`ProgramReader` does the same for formats with schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
 from broker.wire.columns import StringColumn
 from broker.wire.numbers import Numbers, read_numbers
 from joiner.mapping.documents import MESSAGE_BYTES_MAX, decode_document
-from joiner.mapping.fields import Fields, KafkaColumns, Places, StreamRecords, read_alike
+from joiner.mapping.fields import Columns, Fields, KafkaColumns, Places, StreamRecords, read_alike
 from joiner.mapping.framing import HEADER_BYTES
-from joiner.mapping.layouts import STRING, Layout, Scalar, learn_layout
+from joiner.mapping.layouts import STRING, Found, Layout, Scalar, learn_layout
 from joiner.mapping.settings import StreamSettings
 
 if TYPE_CHECKING:
@@ -32,7 +34,19 @@ _ATTEMPTS_MAX: Final = 8
 """How often a batch is searched for a message with a new layout. Learning one is as slow as decoding some messages."""
 
 _SPANS_MAX: Final = 200_000
-"""How many scalars are located at once. Each takes 32 bytes for a while."""
+"""How many scalars and branches are located at once. Each takes 32 bytes for a while."""
+
+_PROGRAMS_MAX: Final = 32
+"""How many programs of a topic are remembered. The least recently used are forgotten."""
+
+SCHEMAS_MAX: Final = 8
+"""How many schemas of a batch are read as columns."""
+
+_SKELETONS_MAX: Final = 64
+"""How many combinations of branches of a schema are known, and how many of a batch are read as columns."""
+
+PLAIN_MAX: Final = 10**15
+"""Integers below this number are encoded with their digits and ``.0``."""
 
 _PLAIN_INTEGER_MAX: Final = 18
 """The maximum number of characters of an integer that is used as a name."""
@@ -100,6 +114,124 @@ class BulkReader:
         del self._layouts[_LAYOUTS_MAX - 1 :]
         self._layouts.append(_Known(layout, [one.resolve(layout.skeleton) for one in self._streams]))
         return True
+
+
+class Program(Protocol):
+    """Finds the scalars of data of one schema (see `layouts.Found`)."""
+
+    @property
+    def scalars(self) -> int:
+        """The number of wanted scalars."""
+        ...
+
+    def run(self, data: StringColumn) -> Found:
+        """Find the scalars of data."""
+        ...
+
+    def skeleton(self, branches: Sequence[int]) -> Any:
+        """Return the skeleton of data with these branches (see `fields`)."""
+        ...
+
+
+class KnownProgram(NamedTuple):
+    """A program, what makes columns from what it has found, and where the streams' fields are, by the branches.
+
+    ``columns``: takes data, the spans of their scalars, the rows of the messages, and `KafkaColumns`.
+    """
+
+    program: Program
+    columns: Callable[[StringColumn, Ints, Ints, KafkaColumns], Columns]
+    by_branches: dict[tuple[int, ...], list[Places]]
+
+    def places(self, branches: tuple[int, ...], streams: Sequence[Fields]) -> list[Places]:
+        """Return where the fields of streams are in messages with these branches."""
+        found = self.by_branches.get(branches)
+        if found is None:
+            if len(self.by_branches) == _SKELETONS_MAX:
+                del self.by_branches[next(iter(self.by_branches))]
+            skeleton = self.program.skeleton(branches)
+            found = self.by_branches[branches] = [fields.resolve(skeleton) for fields in streams]
+        return found
+
+
+class ProgramReader:
+    """Reads messages of one topic by the programs of their schemas, and remembers these.
+
+    ``wanted``: the positions that the streams' paths select.
+    """
+
+    def __init__(self, streams: Sequence[StreamSettings], time_unit: str) -> None:
+        """``time_unit``: the application's, for streams without one of their own."""
+        self.streams = [Fields(stream, time_unit) for stream in streams]
+        self.wanted = [path.segments for fields in self.streams for path in fields.paths]
+        self._known: dict[Any, KnownProgram | None] = {}
+
+    def known(self, key: Any, make: Callable[[], KnownProgram]) -> KnownProgram | None:
+        """Return a program by its key. ``make``: makes it, or raises ValueError if there is none."""
+        if key in self._known:
+            # The most recently used are last.
+            self._known[key] = known = self._known.pop(key)
+            return known
+        try:
+            known = make()
+        except ValueError:  # the reference says why
+            known = None
+        while len(self._known) >= _PROGRAMS_MAX:
+            del self._known[next(iter(self._known))]
+        self._known[key] = known
+        return known
+
+    def read(
+        self,
+        known: KnownProgram,
+        data: StringColumn,
+        rows: Ints,
+        kafka: KafkaColumns,
+        found: list[list[StreamRecords]],
+        is_left: Flags,
+    ) -> None:
+        """Read messages of one schema. Add their records to ``found``. ``data``: of the messages in ``rows``."""
+        size = max(1, _SPANS_MAX // (1 + known.program.scalars))
+        for begin in range(0, len(rows), size):
+            part = data
+            if len(rows) > size:
+                part = StringColumn(data.data, data.start[begin : begin + size], data.end[begin : begin + size])
+            self._read(known, part, rows[begin : begin + size], kafka, found, is_left)
+
+    def _read(
+        self,
+        known: KnownProgram,
+        data: StringColumn,
+        rows: Ints,
+        kafka: KafkaColumns,
+        found: list[list[StreamRecords]],
+        is_left: Flags,
+    ) -> None:
+        scalars = known.program.run(data)
+        which = scalars.is_read.nonzero()[0]
+        if not len(which):
+            return
+        group = np.zeros(len(which), dtype=np.int64)
+        for branches in scalars.branches:
+            chosen = branches.take(which)
+            if chosen.min() < chosen.max():
+                _, group = np.unique(group * (int(chosen.max()) + 1) + chosen, return_inverse=True)
+        _, first = np.unique(group, return_index=True)
+        for number, at in enumerate(first.tolist()[:_SKELETONS_MAX]):
+            mine = which if len(first) == 1 else which[group == number]
+            places = known.places(tuple(scalars.branches[:, which[at]].tolist()), self.streams)
+            spans = scalars.spans if len(mine) == len(rows) else np.ascontiguousarray(scalars.spans[:, mine])
+            some = (data, rows) if len(mine) == len(rows) else (data.take(mine), rows.take(mine))
+            columns = known.columns(some[0], spans, some[1], kafka.take(some[1]))
+            read_alike(self.streams, columns, places, found, is_left)
+
+
+def schema_ids(values: StringColumn, rows: Ints) -> Ints:
+    """Return the ids of the schemas of messages that begin with one. ``rows``: of these messages."""
+    start, found = values.start.take(rows), np.zeros(len(rows), dtype=np.int64)
+    for place in range(1, HEADER_BYTES):
+        found = found * 256 + values.data[start + place]
+    return found
 
 
 def framed(values: StringColumn) -> Flags:

@@ -15,9 +15,8 @@ from broker.times import parse_time
 from broker.wire.columns import StringColumn
 from broker.wire.numbers import Numbers, to_ns
 from broker.wire.records import NAME_LENGTH_MAX, Unreadable
-from joiner.mapping.avro.program import OPAQUE
 from joiner.mapping.conditions import parse_condition, parse_literal
-from joiner.mapping.layouts import DOUBLE, ENUM, FLOAT, LONG, NUMBER, STRING, Scalar
+from joiner.mapping.layouts import DOUBLE, ENUM, FLOAT, LONG, NUMBER, OPAQUE, STRING, Scalar
 from joiner.mapping.paths import MISSING, Path, parse_path
 from joiner.mapping.settings import KAFKA_KEY, KAFKA_TIMESTAMP, StreamSettings
 

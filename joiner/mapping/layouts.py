@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 STRING, NUMBER, WORD, LONG, FLOAT, DOUBLE, ENUM, OTHER = range(8)
-"""The kinds of scalars: strings, and JSON numbers and words; and those of Avro (see `joiner.mapping.avro.program`)."""
+"""The kinds of scalars: strings, and JSON numbers and words; and those of Avro and Protobuf."""
 
 SCALARS_MAX: Final = 500
 """The maximum number of scalars, arrays and objects in a layout."""
@@ -54,6 +54,27 @@ class Scalar(NamedTuple):
 
     number: int
     kind: int
+
+
+class Opaque:
+    """The type of `OPAQUE`."""
+
+
+OPAQUE: Final = Opaque()
+"""What is in a skeleton in the place of a value whose parts are not known: an array, a map, or what no path wants."""
+
+
+class Found(NamedTuple):
+    """What a program has found in n data. ``is_read``: which data were understood; the rest concerns these alone.
+
+    A program reads data of one schema (see `joiner.mapping.avro.program` and `joiner.mapping.protobuf.program`).
+    ``spans``: where each wanted scalar begins and ends, shape (2 * scalars, n). ``branches``: the branch of each part
+    whose branch matters, shape (parts, n): which branch of a union it is, or whether it is there.
+    """
+
+    is_read: NDArray[np.bool_]
+    spans: Ints
+    branches: Ints
 
 
 class Layout(NamedTuple):

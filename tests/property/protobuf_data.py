@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    duration_pb2,
+    message_factory,
+    struct_pb2,
+    timestamp_pb2,
+    wrappers_pb2,
+)
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import strategies as st
 
@@ -77,6 +85,71 @@ def files(draw: Draw, syntax: str | None = None) -> Any:
     for name, number in _ENUM.items():
         enum.value.add(name=name, number=number)
     return found
+
+
+IMPORTED: Final = tuple(
+    descriptor_pb2.FileDescriptorProto.FromString(one.DESCRIPTOR.serialized_pb)
+    for one in (timestamp_pb2, duration_pb2, struct_pb2, wrappers_pb2)
+)
+"""Files that `topic_files` imports."""
+
+_KEY_TYPES: Final = ("string", "string", "int32", "uint64", "sint64", "fixed32", "E", "StringValue")
+_TIME_TYPES: Final = ("int64", "uint64", "sfixed64", "sint32", "string", "double", *["Timestamp"] * 4)
+_VALUE_TYPES: Final = (
+    *("double", "float", "int32", "sint32", "sint64", "uint32", "fixed64", "sfixed32", "bool", "string", "E"),
+    *("DoubleValue", "FloatValue", "Int64Value", "UInt32Value", "Duration"),
+)
+_OTHER_TYPES: Final = ("bytes", "Struct", "Timestamp", "Duration", "Value", "N", "M", "string", "int32")
+_USUAL: Final = {"a": _KEY_TYPES, "b": _TIME_TYPES, "c": _VALUE_TYPES, "d": _OTHER_TYPES, "e": ("N",)}
+
+
+@st.composite
+def topic_files(draw: Draw) -> Any:
+    """Draw a file whose messages `M` and `N` have usable fields `a`, `b` and `c` more often than random ones.
+
+    `e` is a message `N`, and `f` anything.
+    """
+    found = draw(files())
+    for message in found.message_type:
+        if message.name == "N" and not draw(st.integers(0, 3)):
+            continue
+        other = descriptor_pb2.FieldDescriptorProto()
+        other.CopyFrom(message.field[-1])
+        other.name, other.number = "f", 6
+        other.ClearField("oneof_index")
+        inner = [one for one in message.nested_type if other.type_name.endswith(f".{one.name}")]
+        message.CopyFrom(descriptor_pb2.DescriptorProto(name=message.name, nested_type=inner, field=[other]))
+        for place, (name, kinds) in enumerate(_USUAL.items()):
+            field = message.field.add(name=name, number=place + 1, label=Field.LABEL_OPTIONAL)
+            kind = draw(st.sampled_from(kinds))
+            if kind in SCALARS:
+                field.type = kind_of(kind)
+            else:
+                field.type = Field.TYPE_ENUM if kind == "E" else Field.TYPE_MESSAGE
+                field.type_name = f".t.{kind}" if kind in {"E", "M", "N"} else f".google.protobuf.{kind}"
+        if draw(st.booleans()):
+            message.oneof_decl.add(name="choice")
+            for field in draw(st.lists(st.sampled_from([*message.field][1:]), min_size=1, max_size=3)):
+                field.oneof_index = 0
+    found.dependency.extend(one.name for one in IMPORTED)
+    return found
+
+
+def usual(draw: Draw, descriptor: Any) -> bytes:
+    """Draw a message that has most of its usual fields, and sometimes others, or some of them again."""
+    names = [name for name in ("a", "b", "c", "e") if draw(st.integers(0, 7)) and name in descriptor.fields_by_name]
+    parts = [_field(draw, descriptor.fields_by_name[name], 2) for name in draw(st.permutations(names))]
+    if not draw(st.integers(0, 2)):
+        parts.append(encoded(draw, descriptor, 2))
+    return b"".join(draw(st.permutations(parts)) if draw(st.booleans()) else parts)
+
+
+def _stamp(draw: Draw) -> bytes:
+    """Draw a timestamp or a duration."""
+    seconds = draw(st.integers(0, 2 * 10**9) | st.sampled_from([9 * 10**9, 10**10, 2**64 - 1, 2**63, 0]))
+    nanos = draw(st.integers(0, 10**9 - 1) | st.sampled_from([0, 10**9, 2**64 - 1, 2**32]))
+    fields = [varint(1 << 3) + varint(seconds), varint(2 << 3) + varint(nanos)]
+    return b"".join(draw(st.sampled_from([fields, fields, fields, fields[:1], fields[1:], [], fields * 2])))
 
 
 def _message(draw: Draw, name: str, syntax: str) -> Any:
@@ -149,7 +222,12 @@ def _field(draw: Draw, field: Any, depth: int) -> bytes:
         )
     if field.message_type is not None:
         is_map = field.message_type.GetOptions().map_entry
-        inner = _pair(draw, field.message_type, depth) if is_map else encoded(draw, field.message_type, depth - 1)
+        if field.message_type.full_name in {"google.protobuf.Timestamp", "google.protobuf.Duration"}:
+            inner = _stamp(draw)
+        elif is_map:
+            inner = _pair(draw, field.message_type, depth)
+        else:
+            inner = encoded(draw, field.message_type, depth - 1)
         return varint(field.number << 3 | 2, _longer(draw, 4)) + _sized(draw, inner)
     wire, value = scalar(draw, field)
     if field.is_repeated and wire != 2 and draw(st.booleans()):
@@ -191,7 +269,8 @@ def scalar(draw: Draw, field: Any) -> tuple[int, bytes]:
         case "fixed64" | "sfixed64" | "double":
             return 1, draw(st.binary(min_size=8, max_size=8))
         case "string":
-            return 2, _sized(draw, draw(st.text(max_size=3)).encode())
+            texts = st.sampled_from(["x", "y", "", "1", "2024-01-01T00:00:00Z", "x" * 300]) | st.text(max_size=3)
+            return 2, _sized(draw, draw(texts).encode())
         case "bytes":
             return 2, _sized(draw, draw(st.binary(max_size=3)))
     value = draw(st.integers(0, 3) | st.integers(0, 2**64 - 1) | st.sampled_from([2**31, 2**32, 2**63]))

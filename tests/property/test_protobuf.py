@@ -7,15 +7,19 @@ from typing import Any, Final
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.wire.columns import StringColumn
 from broker.wire.records import Unreadable
 from joiner.mapping.documents import DEPTH_MAX
 from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header
-from joiner.mapping.protobuf.messages import decode_framed, find_reader, split_indexes
+from joiner.mapping.protobuf.messages import decode_framed, find_reader, find_type, split_indexes
+from joiner.mapping.protobuf.program import Program
 from joiner.mapping.protobuf.reading import ABSENT_MAX, VALUES_PER_BYTE, decode_message
+from tests.property.bulk_reading import assert_read_alike, plain
 from tests.property.protobuf_data import (
+    IMPORTED,
     Field,
     class_of,
     descriptor_pb2,
@@ -24,10 +28,11 @@ from tests.property.protobuf_data import (
     encoded,
     file_of,
     files,
+    topic_files,
+    usual,
     varint,
     zigzag,
 )
-from tests.property.test_avro import plain
 
 
 def decoded(file: Any, data: bytes) -> Any:
@@ -147,3 +152,91 @@ def test_messages_and_unknown_groups_are_nested_to_the_same_depth_as_in_the_runt
                     kind.FromString(data)
                 with pytest.raises(Unreadable, match="nested more than 100 levels deep"):
                     decoded(file, data)
+
+
+def path_of(segments: list[Any]) -> str:
+    return "$" + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in segments)
+
+
+SEGMENTS: Final = st.lists(st.sampled_from(["a", "b", "c", "d", "e", "f"]) | st.integers(-1, 1), max_size=3)
+CONDITIONS: Final = (
+    *(
+        "$.c",
+        "!$.c",
+        "$.c != 0",
+        "$.a == 'x'",
+        "$.e",
+        "$.e.c > 1",
+        "$.d == $.e",
+        "$.f",
+        "$.d",
+        "$.a == 'ONE' || $.b > 0",
+    ),
+)
+
+
+def topic_streams(draw: Any) -> list[dict[str, Any]]:
+    """Draw two streams of a topic."""
+    inside = draw(st.sampled_from(["$", "$", "$", "$.e", "$.e.e"]))
+    usual_paths = {"key": f"{inside}.a", "time": f"{inside}.b", "value": f"{inside}.c"}
+    stream = {
+        name: path_of(draw(SEGMENTS)) if not draw(st.integers(0, 15)) else path for name, path in usual_paths.items()
+    }
+    stream["key"] = "'a'" if draw(st.booleans()) else stream["key"]
+    identity = {"id": draw(st.sampled_from(["$.a", f"{inside}.a", "$.d"]))} if draw(st.booleans()) else {}
+    where = {"where": draw(st.sampled_from(CONDITIONS))} if draw(st.booleans()) else {}
+    first = {**stream, "name": "speed"} | ({} if draw(st.booleans()) else {"where": "$.c"})
+    second = {**stream, **identity, **where, "name": "torque"}
+    return [{"topic": "t", "format": "protobuf", **one} for one in (first, second)]
+
+
+def damaged(draw: Any, message: bytes) -> Any:
+    """Return a message as it is, or with some damage."""
+    at = draw(st.integers(0, len(message)))
+    match draw(st.integers(0, 15)):
+        case 0:
+            return message[:at]
+        case 1:
+            return message[:at] + draw(st.sampled_from(HOSTILE)) + message[at:]
+        case 2:
+            return message[:at] + draw(st.binary(min_size=1, max_size=2)) + message[at + 1 :]
+        case 3:
+            others = [None, b"", b"\0", b"{}", add_header(1, b""), add_header(99, b"\0"), add_header(98, b"\0")]
+            return draw(st.sampled_from(others))
+    return message
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_protobuf_messages_are_read_in_bulk_as_one_by_one(data: st.DataObject) -> None:
+    file = data.draw(topic_files())
+    table = SchemaTable(
+        {
+            1: RegisteredSchema("PROTOBUF", "", descriptors=descriptors_of(*IMPORTED, file)),
+            98: RegisteredSchema("JSON", "{}"),
+        }
+    )
+    kind = class_of(*IMPORTED, file)
+    nested = {"t.M": [b"\0", zigzag(1) + zigzag(0), zigzag(1) + varint(0, 2)], "t.N": [zigzag(1) + zigzag(1)]}
+    pool = kind.DESCRIPTOR.file.pool
+    values: list[bytes | None] = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        name = data.draw(st.sampled_from(["t.M", "t.M", "t.N"]))
+        message = usual(data.draw, pool.FindMessageTypeByName(name))
+        whole = add_header(1, data.draw(st.sampled_from(nested[name])) + message)
+        # Conditions are evaluated in bulk only if many messages have the same values.
+        values += [damaged(data.draw, whole) for _ in range(data.draw(st.integers(1, 9)))]
+    assert_read_alike(topic_streams(data.draw), table, values)
+
+
+@given(st.data())
+def test_what_a_protobuf_program_understands_is_valid(data: st.DataObject) -> None:
+    file = data.draw(topic_files() | files())
+    descriptors = descriptors_of(*IMPORTED, file)
+    descriptor = find_type(descriptors, (0,))
+    encoded_one = damaged(data.draw, usual(data.draw, descriptor) + encoded(data.draw, descriptor))
+    if encoded_one is not None and Program(descriptor, []).run(StringColumn.of([encoded_one])).is_read[0]:
+        try:
+            decode_message(find_reader(descriptors, (0,)), encoded_one)
+        except Unreadable as reason:
+            pytest.fail(f"the program understands it, but {reason}")

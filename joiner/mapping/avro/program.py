@@ -16,10 +16,11 @@ from numba import types
 
 from broker.wire.columns import StringColumn
 from broker.wire.compiled import BYTES, BYTES_OUT, COLUMNS_OUT, INTS, INTS_OUT, byte_at, compiled
+from broker.wire.texts import is_plain, is_utf8
 from joiner.mapping.avro.reading import DECIMAL_BYTES_MAX, VALUES_PER_BYTE
 from joiner.mapping.avro.schema import AvroType
 from joiner.mapping.documents import DEPTH_MAX
-from joiner.mapping.layouts import DOUBLE, ENUM, FLOAT, LONG, OTHER, STRING, Scalar
+from joiner.mapping.layouts import DOUBLE, ENUM, FLOAT, LONG, OPAQUE, OTHER, STRING, Found, Scalar
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,31 +59,11 @@ _NESTING: Final = frozenset({"record", "array", "map"})
 _KINDS: Final = {"int": LONG, "long": LONG, "float": FLOAT, "double": DOUBLE, "string": STRING, "enum": ENUM}
 
 
-class Opaque:
-    """The type of `OPAQUE`."""
-
-
-OPAQUE: Final = Opaque()
-"""What is in the place of a value whose parts are not known: an array, a map, or what no path wants."""
-
-
 class _Choice(NamedTuple):
     """A union in a plan. ``number``: its index among the unions whose branches matter."""
 
     number: int
     branches: list[Any]
-
-
-class Found(NamedTuple):
-    """What was found in n data. ``is_read``: which data were understood; the rest concerns these alone.
-
-    ``spans``: where each wanted scalar begins and ends, shape (2 * scalars, n). ``branches``: the branch of each union
-    whose branch matters, shape (unions, n).
-    """
-
-    is_read: NDArray[np.bool_]
-    spans: Ints
-    branches: Ints
 
 
 class Program:
@@ -96,6 +77,11 @@ class Program:
         self._unions = compiler.unions
         self._code = np.array(compiler.code or [[_SKIP, _MISSING, 0, 0]], dtype=np.int64)
         self._targets = np.array(compiler.targets, dtype=np.int64)
+
+    @property
+    def scalars(self) -> int:
+        """The number of wanted scalars."""
+        return len(self.types)
 
     def run(self, data: StringColumn) -> Found:
         """Find the scalars of data."""
@@ -238,11 +224,7 @@ def read_words(texts: StringColumn, size: int) -> Ints:
 
 
 # The helpers below take the address of the data, and positions after it.
-_CONTINUES, _SEVEN_BITS, _MULTIBYTE = 0x80, 0x7F, 0x80
-_PLAIN: Final = np.array(
-    [chr(byte).isascii() and chr(byte).isprintable() and byte not in b'"\\' for byte in range(256)]
-)
-"""Which bytes are printable ASCII that needs no escapes in JSON."""
+_CONTINUES, _SEVEN_BITS = 0x80, 0x7F
 
 
 @compiled()
@@ -278,38 +260,6 @@ def _long_at(data: int, at: int) -> Any:
         at, shift = at + 1, shift + 7
     half = np.int64(found >> np.uint64(1))
     return ~half if found & np.uint64(1) else half
-
-
-@compiled()
-def _is_utf8(data: int, at: int, stop: int) -> bool:
-    while at < stop:
-        first = byte_at(data + at)
-        at += 1
-        if first < _MULTIBYTE:
-            continue
-        if 0xC2 <= first <= 0xDF:  # noqa: PLR2004 - the ranges of RFC 3629
-            more, low, high = 1, 0x80, 0xBF
-        elif 0xE0 <= first <= 0xEF:  # noqa: PLR2004 - as above
-            more, low, high = 2, 0xA0 if first == 0xE0 else 0x80, 0x9F if first == 0xED else 0xBF  # noqa: PLR2004
-        elif 0xF0 <= first <= 0xF4:  # noqa: PLR2004 - as above
-            more, low, high = 3, 0x90 if first == 0xF0 else 0x80, 0x8F if first == 0xF4 else 0xBF  # noqa: PLR2004
-        else:
-            return False
-        if stop - at < more or byte_at(data + at) < low or byte_at(data + at) > high:
-            return False
-        for place in range(at + 1, at + more):
-            if byte_at(data + place) < 0x80 or byte_at(data + place) > 0xBF:  # noqa: PLR2004 - as above
-                return False
-        at += more
-    return True
-
-
-@compiled()
-def _is_plain(data: int, at: int, stop: int) -> bool:
-    for place in range(at, stop):  # noqa: SIM110 - compiled
-        if not _PLAIN[byte_at(data + place)]:
-            return False
-    return True
 
 
 @compiled(types.void, BYTES, INTS, INTS_OUT)
@@ -352,7 +302,7 @@ def _scalar_end(  # noqa: PLR0911 - one for each instruction
     if size < 0 or size > stop - begin or (kind == _COUNTED and 0 < operand < size):
         return _MISSING
     end = int(begin + size)
-    if kind == _TEXT and not _is_plain(data, begin, end) and (is_wanted or not _is_utf8(data, begin, end)):
+    if kind == _TEXT and not is_plain(data, begin, end) and (is_wanted or not is_utf8(data, begin, end)):
         return _MISSING
     return end
 

@@ -1,8 +1,10 @@
 """Reads messages of Protocol Buffers by the schema of their writer.
 
-`compiling` compiles schemas to descriptors. `reading` decodes a message into a document, by the descriptor of its type;
-`wellknown` defines the types that have a form of their own there, and `wire` reads the encoding. `messages` applies
-them to messages that name their schema. From the package above, this one imports only `documents` and `framing`.
+`compiling` compiles schemas to descriptors. `reading` decodes a message into a document, by the descriptor of its type,
+and is the reference; `wellknown` defines the types that have a form of their own there, and `wire` reads the encoding.
+`messages` applies them to messages that name their schema. `program` compiles a type for a loop in `scanning`, which
+finds the scalars of many messages at once, and `bulk` reads the records of streams from them.
 
-All but `compiling` need the extra `protobuf`.
+Apart from `bulk`, this package imports only `documents`, `framing` and `layouts` from the package above. All modules but
+`compiling` need the extra `protobuf`.
 """

@@ -64,17 +64,26 @@ def find_reader(descriptors: bytes, indexes: tuple[int, ...]) -> MessageReader:
 
     Raises ValueError if there is no such type, or if it is too large. The message continues "the schema".
     """
-    file = _file_of(descriptors)
-    if isinstance(file, str):
-        message = f"cannot be used: {file}"
+    return reader_of(descriptors, find_type(descriptors, indexes))
+
+
+def find_type(descriptors: bytes, indexes: tuple[int, ...]) -> Any:
+    """Return the descriptor of a type. Raises ValueError, as `find_reader`."""
+    found = _types_of(descriptors, indexes)
+    if isinstance(found, str):
+        message = f"cannot be used: {found}"
         raise ValueError(message)  # noqa: TRY004 - the schema has the wrong value, not a wrong type
-    names = _names_of(descriptors, indexes)
-    if not names:
+    if not found:
         message = f"has no message with the index {[*indexes]}"
         raise ValueError(message)
-    if len(names) > 1:
+    if len(found) > 1:
         raise ValueError(_AMBIGUOUS.format([*indexes]))
-    found = _reader_of(descriptors, names[0])
+    return found[0]
+
+
+def reader_of(descriptors: bytes, descriptor: Any) -> MessageReader:
+    """Return what reads messages of a type, which `find_type` has found. Raises ValueError, as `find_reader`."""
+    found = _reader_of(descriptors, descriptor.full_name)
     if isinstance(found, str):
         message = f"cannot be used: {found}"
         raise ValueError(message)  # noqa: TRY004 - as above
@@ -82,26 +91,28 @@ def find_reader(descriptors: bytes, indexes: tuple[int, ...]) -> MessageReader:
 
 
 @lru_cache(maxsize=256)
-def _names_of(descriptors: bytes, indexes: tuple[int, ...]) -> list[str]:
-    """Return the full names of all messages that have these indexes for some program.
+def _types_of(descriptors: bytes, indexes: tuple[int, ...]) -> list[Any] | str:
+    """Return the descriptors of all messages that have these indexes for some program, or why there can be none.
 
     Descriptors declare the entries of maps as messages, but ``.proto`` files do not. Some clients of the registry count
     them, and others do not.
     """
     file = _file_of(descriptors)
-    found = {_find(file, indexes, has_entries=has_entries) for has_entries in (True, False)}
-    return sorted(name for name in found if name is not None)
+    if isinstance(file, str):
+        return file
+    found = (_find(file, indexes, has_entries=has_entries) for has_entries in (True, False))
+    return [*{one.full_name: one for one in found if one is not None}.values()]
 
 
-def _find(file: Any, indexes: Sequence[int], *, has_entries: bool) -> str | None:
-    """Return the full name of a message, or None. ``has_entries``: whether the entries of maps count."""
+def _find(file: Any, indexes: Sequence[int], *, has_entries: bool) -> Any:
+    """Return the descriptor of a message, or None. ``has_entries``: whether the entries of maps count."""
     messages, found = [*file.message_types_by_name.values()], None
     for index in indexes:
         if not 0 <= index < len(messages):
             return None
         found = messages[index]
         messages = [one for one in found.nested_types if has_entries or not one.GetOptions().map_entry]
-    return None if found is None or found.GetOptions().map_entry else str(found.full_name)
+    return None if found is None or found.GetOptions().map_entry else found
 
 
 @lru_cache(maxsize=64)

@@ -1,13 +1,13 @@
 """Decodes messages in other programs' layouts, as each ``[[stream]]`` says, into the same columns as `decoder`.
 
-Every message is read as a whole: it is rejected if one of its records is. Most messages in JSON and Avro are read as
-columns (`joiner.mapping.bulk`, `joiner.mapping.avro.bulk`); the rest are read one by one (`joiner.mapping.reading`),
-with the same result.
+Every message is read as a whole: it is rejected if one of its records is. Most messages are read as columns
+(`joiner.mapping.bulk`, and the modules of this name in its packages); the rest are read one by one
+(`joiner.mapping.reading`), with the same result.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -177,22 +177,17 @@ class MappedDecoder(TopicDecoder):
             self._share_out(intake, records, keys, np.zeros_like(keys), [self._by_quantity[name]])
 
 
-class _NoBulkReader:
-    """Leaves all messages to be read one by one, because there is no other way for their format."""
-
-    def __init__(self, streams: int) -> None:
-        self._streams = streams
-
-    def read(self, values: StringColumn, _kafka: KafkaColumns) -> tuple[list[list[StreamRecords]], NDArray[np.bool_]]:
+class _BulkReader(Protocol):
+    def read(self, values: StringColumn, kafka: KafkaColumns) -> tuple[list[list[StreamRecords]], NDArray[np.bool_]]:
         """See `bulk.BulkReader.read`."""
-        return [[] for _ in range(self._streams)], np.ones(len(values), dtype=bool)
+        ...
 
 
-def _bulk_reader(
-    streams: Sequence[StreamSettings], time_unit: str, schemas: Schemas
-) -> BulkReader | AvroBulkReader | _NoBulkReader:
+def _bulk_reader(streams: Sequence[StreamSettings], time_unit: str, schemas: Schemas) -> _BulkReader:
     if streams[0].format == PROTOBUF:
-        return _NoBulkReader(len(streams))
+        from joiner.mapping.protobuf.bulk import ProtobufBulkReader  # noqa: PLC0415 - protobuf is an extra
+
+        return ProtobufBulkReader(streams, time_unit, schemas)
     if streams[0].format == AVRO:
         return AvroBulkReader(streams, time_unit, schemas)
     return BulkReader(streams, time_unit, has_header=streams[0].format == JSON_SCHEMA)
