@@ -5,6 +5,6 @@ and is the reference; `wellknown` defines the types that have a form of their ow
 `messages` applies them to messages that name their schema. `program` compiles a type for a loop in `scanning`, which
 finds the scalars of many messages at once, and `bulk` reads the records of streams from them.
 
-Apart from `bulk`, this package imports only `documents`, `framing` and `layouts` from the package above. All modules but
-`compiling` need the extra `protobuf`.
+Apart from `bulk`, this package imports only `documents`, `framing` and `layouts` from the package above. It needs the
+extra `protobuf`, but `compiling` can be imported without it.
 """
