@@ -197,24 +197,47 @@ def test_avro_messages_whose_schema_is_unknown_are_dead_letters() -> None:
     assert intake.sides[0, LEFT].rows().seq.tolist() == [0, 2]
 
 
-def test_protobuf_messages_are_read_and_refused_as_a_whole() -> None:
+def protobuf_plant() -> tuple[Any, SchemaTable]:
+    """Return the class of a message, and a table in which its schema has the id 1."""
     plant_type = DescriptorProto(name="Plant")
-    kinds = {"id": "string", "ts": "int64", "rpm": "int32", "nm": "double"}
+    kinds = {"id": "string", "ts": "int64", "rpm": "int32", "nm": "double", "note": "string"}
     for number, (name, kind) in enumerate(kinds.items(), 1):
         plant_type.field.add(name=name, number=number, label=Field.LABEL_OPTIONAL, type=kind_of(kind))
     file = file_of(plant_type, syntax="proto2")
     table = SchemaTable({1: RegisteredSchema("PROTOBUF", "", descriptors=descriptors_of(file))})
-    kind = class_of(file, name="t.Plant")
+    return class_of(file, name="t.Plant"), table
+
+
+def protobuf_settings() -> JoinerSettings:
     protobuf = {"format": "protobuf"}
-    settings = settings_of(SPEED | protobuf, TORQUE | protobuf, registry={"url": "http://r"})
-    values = [
-        add_header(1, b"\0" + kind(id="a", ts=BASE_MS + n, rpm=n, nm=2.5 if n % 3 else None).SerializeToString())
-        for n in range(10)
-    ]
+    return settings_of(SPEED | protobuf, TORQUE | protobuf, registry={"url": "http://r"})
+
+
+def test_protobuf_messages_are_read_as_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = read_one_by_one(monkeypatch)
+    plant_class, table = protobuf_plant()
+    messages = []
+    for n in range(100):
+        one = plant_class(id="é" if n == 7 else "a", ts=BASE_MS + n, rpm=-n, nm=[None, 2.5, 0.0][n % 3], note="é")
+        messages.append(message(n, add_header(1, b"\0" + one.SerializeToString())))
+    intake = make_decoder(protobuf_settings(), "plant", 0, Keys(0, 1), table).decode(batch(messages))
+    assert seen == [7]
+    assert intake.rejected == []
+    speeds, torques = (intake.sides[0, side].rows() for side in (LEFT, RIGHT))
+    assert (speeds.seq.tolist(), speeds.result.tolist()) == ([*range(100)], [float(-n) for n in range(100)])
+    assert torques.result.tolist() == [[2.5, 0.0][n % 3 - 1] for n in range(100) if n % 3]
+
+
+def test_protobuf_messages_are_read_and_refused_as_a_whole() -> None:
+    plant_class, table = protobuf_plant()
+    values = []
+    for n in range(10):
+        one = plant_class(id="a", ts=BASE_MS + n, rpm=n, nm=2.5 if n % 3 else None)
+        values.append(add_header(1, b"\0" + one.SerializeToString()))
     values[4] = values[4][:-1]
     values[5] = add_header(9, values[5][5:])
     messages = [message(n, value) for n, value in enumerate([*values, None])]
-    intake = make_decoder(settings, "plant", 0, Keys(0, 1), table).decode(batch(messages))
+    intake = make_decoder(protobuf_settings(), "plant", 0, Keys(0, 1), table).decode(batch(messages))
     assert [(letter.offset, letter.reason) for letter in intake.rejected] == [
         (4, "not Protobuf of the schema 1: the data end too early"),
         (5, "the schema registry has no schema with the id 9"),
