@@ -228,7 +228,8 @@ def _field(draw: Draw, field: Any, depth: int) -> bytes:
             inner = _pair(draw, field.message_type, depth)
         else:
             inner = encoded(draw, field.message_type, depth - 1)
-        return varint(field.number << 3 | 2, _longer(draw, 4)) + _sized(draw, inner)
+        tag = varint(field.number << 3 | 2)
+        return varint(field.number << 3 | 2, _longer(draw, 5 - len(tag))) + _sized(draw, inner)
     wire, value = scalar(draw, field)
     if field.is_repeated and wire != 2 and draw(st.booleans()):
         more = b"".join(scalar(draw, field)[1] for _ in range(draw(st.integers(0, 3))))
