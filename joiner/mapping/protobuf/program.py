@@ -107,7 +107,7 @@ class Program:
 def _resolve(plan: Any, branches: Sequence[int]) -> Any:
     if not isinstance(plan, dict):
         return plan
-    found = {}
+    found: dict[str, Any] = {}
     for name, part in plan.items():
         inner = part
         if isinstance(part, _Part):
@@ -164,7 +164,9 @@ class _Compiler:
         if len(around) > DEPTH_MAX:
             message = f"the type is nested more than {DEPTH_MAX} levels deep"
             raise ValueError(message)
-        table, plan, shared = self._new_table(descriptor), {}, {}
+        table = self._new_table(descriptor)
+        plan: dict[str, Any] = {}
+        shared: dict[int, int] = {}
         for oneof in descriptor.oneofs:
             if len(oneof.fields) > 1 and any(self._matters((*position, field.name)) for field in oneof.fields):
                 shared[oneof.index] = self._new_part()

@@ -340,7 +340,8 @@ def _put(name: str, pair: MessageReader, default_key: Any, default: Any) -> _Han
 
 def _put_message(name: str, pair: MessageReader, default_key: Any, inner: MessageReader) -> _Handle:
     def handle(cursor: Cursor, found: _Object) -> None:
-        place, entry = len(cursor.special), {}
+        place = len(cursor.special)
+        entry: _Object = {}
         if inner.convert is not None:
             # Its owner and its key are known later, but it comes before those inside of it.
             cursor.special.append(({}, "", None, inner.convert))

@@ -136,19 +136,19 @@ def _note_part(branches: Ints, row: int, lines: Ints, line: int) -> bool:
         return True
     before = branches[part, row]
     branches[part, row] = member
-    return before == 0 or (before == member and lines[line, _IS_ONCE] == 0)
+    return bool(before == 0 or (before == member and lines[line, _IS_ONCE] == 0))
 
 
 @compiled()
 def _is_understood(  # noqa: C901, PLR0912 - a loop without calls for each field
-    data: int, at: int, stop: int, row: int, lines: Ints, tables: Ints, spans: Ints, branches: Ints
+    data: int, at: int, last: int, row: int, lines: Ints, tables: Ints, spans: Ints, branches: Ints
 ) -> bool:
     ends, known = np.empty(DEPTH_MAX + 1, dtype=np.int64), np.empty(DEPTH_MAX + 1, dtype=np.int64)
-    ends[0], known[0], depth = stop, 0, 0
+    ends[0], known[0], depth = last, 0, 0
     # As in `reading`, except that messages count again if they are merged.
-    left = _ABSENT_MAX + _VALUES_PER_BYTE * (stop - at) - tables[0, _ABSENT]
+    left: Any = _ABSENT_MAX + _VALUES_PER_BYTE * (last - at) - tables[0, _ABSENT]
     while left >= 0:
-        stop = ends[depth]
+        stop: Any = ends[depth]
         if at == stop:
             if depth == 0:
                 return True
@@ -166,7 +166,8 @@ def _is_understood(  # noqa: C901, PLR0912 - a loop without calls for each field
                 return False
             continue
         kind, operand, slot = lines[line, _KIND], lines[line, _OPERAND], lines[line, _SLOT]
-        begin, end = at, np.int64(_MISSING)
+        begin = at
+        end: Any = np.int64(_MISSING)
         if kind < BYTES:
             end = _value_end(data, at, stop, kind, operand)
         else:
