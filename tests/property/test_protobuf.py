@@ -6,6 +6,7 @@ import contextlib
 from typing import Any, Final
 
 import pytest
+from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,6 @@ from tests.property.protobuf_data import (
     IMPORTED,
     Field,
     class_of,
-    descriptor_pb2,
     descriptors_of,
     document_of,
     encoded,

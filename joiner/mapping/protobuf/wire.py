@@ -36,7 +36,7 @@ class Cursor:
     def __init__(self, data: bytes, values: int) -> None:
         self.data, self.at, self.end = data, 0, len(data)
         self.depth, self.values = 0, values
-        self.chosen: dict[tuple[int, int], str] = {}
+        self.chosen: dict[tuple[int, int], tuple[dict[str, Any], str]] = {}
         self.special: list[Any] = []
 
     def varint(self) -> int:
