@@ -62,6 +62,9 @@ BUILT_IN: Final = {
 _CPU_S: Final = 20
 _MEMORY_BYTES: Final = 1024**3
 _NAME_LENGTH_MAX: Final = 200
+_FILES: Final = "files"
+"""The folder with the files, from where the compiler runs, so that its messages are the same each time."""
+
 _ERRORS_READ: Final = 64 * 1024
 _REASON_LENGTH_MAX: Final = 300
 _INVALID, _NOT_RUN = 1, 3
@@ -173,13 +176,13 @@ def _descriptor_set(serialized: Mapping[str, bytes]) -> bytes:
 
 def _run(folder: Path, plain: Mapping[str, bytes], serialized: Mapping[str, bytes]) -> bytes:
     """Compile files. Raises ValueError if they are invalid, `CompilerFailed`, and OSError."""
-    files, found, errors, given = (folder / name for name in ("files", "found", "errors", "given"))
+    files, found, errors, given = (folder / name for name in (_FILES, "found", "errors", "given"))
     files.mkdir()
     for name, text in plain.items():
         path = files / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text)
-    arguments = [f"-I{files}", f"--descriptor_set_out={found}", "--include_imports"]
+    arguments = [f"-I{_FILES}", f"--descriptor_set_out={found}", "--include_imports"]
     if serialized:
         given.write_bytes(_descriptor_set(serialized))
         arguments.append(f"--descriptor_set_in={given}")
@@ -211,7 +214,8 @@ def _run(folder: Path, plain: Mapping[str, bytes], serialized: Mapping[str, byte
 
 def _reason(told: str, names: set[str]) -> str:
     """Return the first error about a file: the other lines can differ each time, because they contain times."""
-    for line in told.splitlines():
+    for told_line in told.splitlines():
+        line = told_line.removeprefix(f"{_FILES}/")
         if line.partition(":")[0] in names and ": warning: " not in line:
             return line
     return "protoc refuses it, without naming a line"
