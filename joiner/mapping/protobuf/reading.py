@@ -195,7 +195,9 @@ class _Readers:
                 names.setdefault(value.number, value.name)
             self._enums[enum.full_name] = _enum(names, is_closed=enum.is_closed), names
         read, names = self._enums[enum.full_name]
-        return _Scalar(VARINT, read, names.get(field.default_value, field.default_value))
+        # That of a repeated field is a list.
+        default = 0 if field.is_repeated else field.default_value
+        return _Scalar(VARINT, read, names.get(default, default))
 
     def _message(self, field: Any) -> _Handle:
         inner = self.of(field.message_type)

@@ -103,7 +103,8 @@ class Cursor:
                 case 1 | 5 as kind:
                     self.take(_SIZES[kind])
                 case 2:
-                    self.at += self.size()
+                    size = self.size()
+                    self.at += size
                 case 3:
                     self.enter()
                     groups.append(tag >> _TYPE_BITS)

@@ -176,6 +176,28 @@ def test_editions_say_which_fields_have_presence() -> None:
     assert decoded(varint(3 << 3 | 3) + number(1, 5) + varint(3 << 3 | 4), text) == {"b": 0, "c": {"a": 5, "b": 0}}
 
 
+def test_unknown_fields_are_skipped() -> None:
+    unknown = [
+        number(300, 7),
+        field(300, b"ab"),
+        varint(300 << 3 | 1) + bytes(8),
+        varint(300 << 3 | 5) + bytes(4),
+        varint(300 << 3 | 3) + field(1, b"ab") + varint(300 << 3 | 4),
+    ]
+    for one in unknown:
+        assert decoded(one + number(2, 5))["at"] == 5
+
+
+def test_enums_of_proto2_can_be_repeated() -> None:
+    text = """
+        syntax = "proto2";
+        enum State { OFF = 0; ON = 1; }
+        message M { repeated State states = 1; }
+    """
+    # The number 7 has no name, and the enum is closed.
+    assert decoded(number(1, 1) + number(1, 7) + number(1, 0), text) == {"states": ["ON", "OFF"]}
+
+
 def test_enums_are_names_unless_there_is_none() -> None:
     found = [decoded(number(5, value))["state"] for value in (0, 1, 7, 2**64 - 3)]
     # Of two names for a number, the first.
