@@ -256,7 +256,8 @@ def _unknown(draw: Draw) -> bytes:
     tag = 300 << 3
     group = varint(tag | 3) + varint(77 << 3) + b"\1" + varint(tag | 4)
     fixed = [varint(tag | 1) + b"\0" * 8, varint(tag | 5) + b"\0" * 4, varint(tag | 2) + b"\2ab"]
-    return draw(st.sampled_from([varint(tag) + b"\7", *fixed, group]))
+    found: bytes = draw(st.sampled_from([varint(tag) + b"\7", *fixed, group]))
+    return found
 
 
 def scalar(draw: Draw, field: Any) -> tuple[int, bytes]:

@@ -61,7 +61,7 @@ examples:
   lsb-init plant.spindle plant.lab                    propose settings for two topics, on the terminal
   lsb-init plant.all --output proposed.toml           the same for one topic with several streams, into a file
   lsb-init spindle.jsonl lab.jsonl --partitions 3     for files with a JSON message in each line
-  lsb-init speed torque --registry http://host:8081   for topics with Avro, whose schemas are in a schema registry
+  lsb-init speed torque --registry http://host:8081   for topics with Avro or Protobuf, with the schemas there
   lsb-init --mqtt 'senml/#' --listen 60               for SenML or Sparkplug B in MQTT
   lsb-init plant.all --time '$.t' --time-unit ms      answer a question
 
@@ -241,7 +241,7 @@ def init_arguments() -> argparse.ArgumentParser:
     repeated: dict[str, Any] = {"action": "append", "default": [], "metavar": "PATH"}
     add("sources", nargs="*", metavar="SOURCE", help="a topic, or a file with a JSON message in each line")
     add("--config", type=Path, metavar="FILE", help="settings file with the section [kafka] (default: lsb.toml)")
-    add("--registry", type=_url, metavar="URL", help="the schema registry of topics with Avro or JSON Schema")
+    add("--registry", type=_url, metavar="URL", help="the schema registry of topics with Avro, Protobuf or JSON Schema")
     add(
         "--mqtt",
         type=_filter,

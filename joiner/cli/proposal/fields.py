@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from joiner.mapping.avro.reading import Instant
+from joiner.mapping.documents import Instant
 from joiner.mapping.paths import LENGTH_MAX, SEGMENTS_MAX, Missing, Segment, parse_path
 
 FIELDS_MAX: Final = 2_000

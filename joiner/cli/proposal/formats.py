@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 from broker.wire.records import Unreadable
 from joiner.cli.proposal.samples import Question, Registry, Sample, Source, UnusableSource
-from joiner.mapping.formats import AVRO, JSON, JSON_SCHEMA, document_decoder
-from joiner.mapping.framing import HEADER_BYTES, SchemaTable
+from joiner.mapping.formats import AVRO, JSON, JSON_SCHEMA, PROTOBUF, document_decoder
+from joiner.mapping.framing import AVRO_KIND, HEADER_BYTES, PROTOBUF_KIND, SchemaTable
 
-FORMAT_OF: Final = {"AVRO": AVRO, "JSON": JSON_SCHEMA}
+FORMAT_OF: Final = {AVRO_KIND: AVRO, "JSON": JSON_SCHEMA, PROTOBUF_KIND: PROTOBUF}
 """The format of messages, by the kind of their schemas in the registry."""
 
 WITHOUT_REGISTRY: Final = frozenset({JSON, JSON_SCHEMA})
@@ -118,7 +118,7 @@ def _format_of(source: Source) -> str:
         return _registered_format(source.topic, source.registry, [one for one, _ in ids.most_common()])
     message = (
         f"{source.topic}: in which schema registry is the schema {shown}, whose id its messages begin with, as those "
-        "in Avro do? Answer with --registry URL, or set registry.url in the settings file"
+        "in Avro or Protobuf do? Answer with --registry URL, or set registry.url in the settings file"
     )
     raise Question(message)
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -13,12 +14,15 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from pydantic import TypeAdapter, ValidationError
 
+from broker.commandline import describe_missing
 from broker.kafka.topics import TopicFacts, data_topic_specs, topic_facts, topic_faults
 from broker.settings import KafkaSettings, TopicName, TopicSettings
+from broker.settings_errors import PACKAGES
 from broker.wire.records import Unreadable
 from joiner.cli.proposal.samples import Registry, Sample, Source, Table, UnusableSource
 from joiner.mapping.documents import MESSAGE_BYTES_MAX
-from joiner.mapping.framing import RegisteredSchema
+from joiner.mapping.framing import PROTOBUF_KIND, RegisteredSchema
+from joiner.mapping.protobuf.compiling import CompilerFailed, compile_schema
 from joiner.mapping.settings import RegistrySettings
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.registry import Fetch
@@ -45,7 +49,7 @@ _SECRET: Final = re.compile(r"password|passphrase|secret|\.pem$|\.kinit\.cmd$|oa
 
 
 class FetchedSchemas:
-    """The schemas of samples (see `Schemas`). Each is fetched once."""
+    """The schemas of samples (see `Schemas`). Each is fetched once, and compiled if it is of Protocol Buffers."""
 
     def __init__(self, url: str, fetch: Fetch, clock: Clock) -> None:
         self._url, self._fetch, self._clock = url, fetch, clock
@@ -55,7 +59,8 @@ class FetchedSchemas:
     def get(self, schema_id: int) -> RegisteredSchema | None:
         """Return a schema, or None if the registry does not know it.
 
-        Raises `UnusableSource` if the registry does not answer, and `Unreadable` for any schema beyond `SCHEMAS_MAX`.
+        Raises `UnusableSource` if the registry does not answer or the schema cannot be compiled here, and `Unreadable`
+        for any schema beyond `SCHEMAS_MAX`.
         """
         if schema_id not in self._known:
             self._known[schema_id] = self._ask(schema_id)
@@ -71,13 +76,26 @@ class FetchedSchemas:
             if now_s > self._deadline_s:
                 message = f"its answers have taken more than {SCHEMAS_S:g} s"
                 raise NoAnswerError(message)
-            return self._fetch(schema_id)
+            found = self._fetch(schema_id)
         except NoAnswerError as error:
             message = (
                 f"the schema {schema_id}, which a message names, cannot be fetched from the schema registry "
                 f"{self._url}: {error}; check --registry, or registry.url, user and password_file in the settings"
             )
             raise UnusableSource(message) from error
+        return _compiled(schema_id, found) if found is not None and found.kind == PROTOBUF_KIND else found
+
+
+def _compiled(schema_id: int, schema: RegisteredSchema) -> RegisteredSchema:
+    if find_spec(PACKAGES["protobuf"]) is None:
+        missing = describe_missing(PACKAGES["protobuf"], "protobuf")
+        message = f"the schema {schema_id}, which a message names, is of Protocol Buffers: {missing}"
+        raise UnusableSource(message)
+    try:
+        return compile_schema(schema)
+    except CompilerFailed as error:
+        message = f"the schema {schema_id}, which a message names, cannot be compiled: {error}"
+        raise UnusableSource(message) from error
 
 
 def kafka_tables(kafka: KafkaSettings) -> list[Table]:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from broker.times import UNIT_NS, iso_text, parse_time
 from joiner.cli.proposal.fields import NEARLY_ALL, TIME_NAMES, Field, Scalar, is_number
-from joiner.mapping.avro.reading import Instant
+from joiner.mapping.documents import Instant
 
 _EARLIEST_NS: Final = parse_time("2000-01-01T00:00:00Z", "ns")
 _LATER_NS: Final = 366 * 86_400 * 10**9

@@ -16,8 +16,10 @@ from joiner.cli.proposal.formats import FORMAT_OF, is_senml
 from joiner.cli.proposal.samples import Question, Registry, Sample, Source, Table, UnusableSource
 from joiner.cli.proposal.settings import compose, try_out
 from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header
+from joiner.mapping.protobuf.compiling import compile_schema
 from joiner.mapping.settings import StreamSettings
 from tests.property.avro_data import Draw, datum, schemas, varint
+from tests.property.protobuf_data import varint as varint_of
 from tests.unit.joiner.cli.proposal.sampled import (
     AT_MS,
     avro_topic,
@@ -155,6 +157,28 @@ def test_the_proposal_says_the_format_and_where_the_registry_is() -> None:
     assert [one.rejected for one in try_out(proposal, topics)] == [0, 0]
 
 
+def test_protobuf_messages_are_understood_like_json() -> None:
+    text = """
+        syntax = "proto3";
+        import "google/protobuf/timestamp.proto";
+        message Measured { string machine = 1; google.protobuf.Timestamp at = 2; double rpm = 3; }
+    """
+
+    def encoded(document: dict[str, Any]) -> bytes:
+        at = document["at"]
+        stamp = b"\x08" + varint_of(at // 1000) + b"\x10" + varint_of(at % 1000 * 1_000_000)
+        machine = document["machine"].encode()
+        parts = (bytes([0x0A, len(machine)]), machine, bytes([0x12, len(stamp)]), stamp)
+        return add_header(1, b"\0" + b"".join(parts) + b"\x19" + struct.pack("<d", document["rpm"]))
+
+    schema = compile_schema(RegisteredSchema("PROTOBUF", text))
+    source = values_of((key, encoded(document)) for key, document in spindle())
+    topic = guessed(source._replace(registry=Registry("http://registry:8081", SchemaTable({1: schema}))))
+    assert (topic.format, topic.key, topic.time, topic.time_unit) == ("protobuf", "$.machine", "$.at", None)
+    (one,) = [tried for tried in try_out_with(topic, "other") if tried.name == "plant.rpm"]
+    assert (sum(one.things.values()), one.rejected, one.first_ns) == (30, 0, AT_MS * 1_000_000)
+
+
 def test_without_a_registry_one_question_names_the_missing_option() -> None:
     source = avro_topic(record_of(machine="string", at="long", rpm="double"), spindle())._replace(registry=None)
     with pytest.raises(Question, match=r"plant: in which schema registry is the schema 1.*Answer with --registry URL"):
@@ -178,7 +202,7 @@ def test_messages_whose_schema_is_not_known_are_noted() -> None:
 
 def test_a_type_of_schema_that_nothing_reads_is_told() -> None:
     source = avro_topic(record_of(rpm="double"), [("m1", {"rpm": 1.5})])._replace(registry=registry_of(WHATEVER="x"))
-    with pytest.raises(UnusableSource, match=r"a schema of the type WHATEVER, .*only for AVRO, JSON"):
+    with pytest.raises(UnusableSource, match=r"a schema of the type WHATEVER, .*only for AVRO, JSON, PROTOBUF"):
         guessed(source)
 
 

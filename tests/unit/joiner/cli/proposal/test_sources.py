@@ -9,9 +9,11 @@ import pytest
 
 from broker.settings import KafkaSettings
 from broker.wire.records import Unreadable
+from joiner.cli.proposal import sources
 from joiner.cli.proposal.samples import Table, UnusableSource
 from joiner.cli.proposal.sources import SCHEMAS_MAX, SCHEMAS_S, FetchedSchemas, kafka_tables, registry_table
 from joiner.mapping.framing import RegisteredSchema
+from joiner.mapping.protobuf.compiling import CompilerFailed
 from joiner.mapping.settings import RegistrySettings
 from joiner.runtime.kafka.batches.registry_client import NoAnswerError, RegistryClient
 from tests.manual_clock import ManualClock
@@ -82,6 +84,33 @@ def test_a_registry_that_is_down_is_told() -> None:
     settings = RegistrySettings(url="http://127.0.0.1:9")
     with pytest.raises(UnusableSource, match=r"from the schema registry http://127.0.0.1:9: .*refused"):
         FetchedSchemas("http://127.0.0.1:9", RegistryClient(settings, ManualClock()).fetch, ManualClock()).get(7)
+
+
+def protobuf_of(text: str) -> FetchedSchemas:
+    return FetchedSchemas(URL, lambda _: RegisteredSchema("PROTOBUF", text), ManualClock())
+
+
+def test_schemas_of_protobuf_are_compiled() -> None:
+    found = protobuf_of('syntax = "proto3"; message M { int32 a = 1; }').get(7)
+    assert found is not None
+    assert b"proto3" in found.descriptors
+    assert found.mistake == ""
+    wrong = protobuf_of("nonsense;").get(7)
+    assert wrong is not None
+    assert "Expected top-level statement" in wrong.mistake
+
+
+def test_what_prevents_compiling_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_schema: RegisteredSchema) -> RegisteredSchema:
+        message = "protoc cannot be run"
+        raise CompilerFailed(message)
+
+    monkeypatch.setattr(sources, "compile_schema", fail)
+    with pytest.raises(UnusableSource, match=r"the schema 7, .* cannot be compiled: protoc cannot be run"):
+        protobuf_of("x").get(7)
+    monkeypatch.setattr(sources, "find_spec", lambda _: None)
+    with pytest.raises(UnusableSource, match=r"grpcio-tools is not installed: pip install 'localstreambuffer\[proto"):
+        protobuf_of("x").get(7)
 
 
 def test_default_settings_of_kafka_are_not_proposed() -> None:
