@@ -143,7 +143,10 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 def propose(app: Application, *arguments: str) -> tuple[int, str, str]:
     """Run `lsb-init` for the topics. Return its exit status, the proposed settings, and what else it prints."""
     topics = [f"{app.name}.{topic}" for topic in SCHEMAS]
-    made = init(app.bootstrap, *topics, *arguments, folder=app.folder)
+    # Not in the folder of the application, whose settings would tell the registry.
+    folder = app.folder / "proposal"
+    folder.mkdir(exist_ok=True)
+    made = init(app.bootstrap, *topics, *arguments, folder=folder)
     return made.returncode, made.stdout, made.stderr
 
 
