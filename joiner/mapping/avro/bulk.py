@@ -16,12 +16,12 @@ import numpy as np
 from broker.wire.columns import StringColumn, decimals, glue
 from broker.wire.numbers import Numbers
 from broker.wire.records import encode_lines
+from joiner.mapping.avro.messages import avro_schema
 from joiner.mapping.avro.program import Program, read_longs, read_words
 from joiner.mapping.avro.reading import decode_datum
 from joiner.mapping.avro.schema import AvroType
 from joiner.mapping.bulk import PLAIN_MAX, SCHEMAS_MAX, KnownProgram, ProgramReader, framed, schema_ids
 from joiner.mapping.fields import KafkaColumns, StreamRecords
-from joiner.mapping.formats import avro_schema
 from joiner.mapping.framing import HEADER_BYTES, Schemas
 from joiner.mapping.layouts import ENUM, FLOAT, LONG, STRING, Scalar
 from joiner.mapping.settings import StreamSettings
