@@ -1,7 +1,7 @@
 """Decodes messages in other programs' layouts, as each ``[[stream]]`` says, into the same columns as `decoder`.
 
 Every message is read as a whole: it is rejected if one of its records is. Most messages are read as columns
-(`joiner.mapping.bulk`, and the modules of this name in its packages); the rest are read one by one
+(`joiner.mapping.bulk`); the rest are read one by one
 (`joiner.mapping.reading`), with the same result.
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 from broker.wire.bulk import encode_sides, escape
 from broker.wire.columns import StringColumn, decimals
 from broker.wire.records import Unreadable
-from joiner.mapping.avro.bulk import AvroBulkReader
-from joiner.mapping.bulk import BulkReader
+from joiner.mapping.bulk.avro import AvroBulkReader
+from joiner.mapping.bulk.readers import BulkReader
 from joiner.mapping.fields import KafkaColumns, StreamRecords
 from joiner.mapping.formats import AVRO, JSON_SCHEMA, PROTOBUF
 from joiner.mapping.framing import SchemaTable
@@ -179,13 +179,13 @@ class MappedDecoder(TopicDecoder):
 
 class _BulkReader(Protocol):
     def read(self, values: StringColumn, kafka: KafkaColumns) -> tuple[list[list[StreamRecords]], NDArray[np.bool_]]:
-        """See `bulk.BulkReader.read`."""
+        """See `bulk.readers.BulkReader.read`."""
         ...
 
 
 def _bulk_reader(streams: Sequence[StreamSettings], time_unit: str, schemas: Schemas) -> _BulkReader:
     if streams[0].format == PROTOBUF:
-        from joiner.mapping.protobuf.bulk import ProtobufBulkReader  # noqa: PLC0415 - protobuf is an extra
+        from joiner.mapping.bulk.protobuf import ProtobufBulkReader  # noqa: PLC0415 - protobuf is an extra
 
         return ProtobufBulkReader(streams, time_unit, schemas)
     if streams[0].format == AVRO:

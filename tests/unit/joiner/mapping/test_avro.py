@@ -15,10 +15,10 @@ import pytest
 from broker.wire.columns import StringColumn
 from broker.wire.records import Unreadable
 from joiner.mapping.avro import schema as schema_module
-from joiner.mapping.avro.bulk import AvroBulkReader
 from joiner.mapping.avro.program import Program
 from joiner.mapping.avro.reading import DECIMAL_BYTES_MAX, decode_datum
 from joiner.mapping.avro.schema import parse_schema
+from joiner.mapping.bulk.avro import AvroBulkReader
 from joiner.mapping.documents import DEPTH_MAX, MESSAGE_BYTES_MAX
 from joiner.mapping.fields import KafkaColumns
 from joiner.mapping.formats import document_decoder

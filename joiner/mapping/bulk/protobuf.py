@@ -1,8 +1,8 @@
 """Reads the records of mapped streams from many Protobuf messages at once, with the same result as `reading`.
 
-The messages of each type are read as columns (see `program`), grouped by which of their parts are there. Whatever is
-unusual is left to one-by-one reading: a message that is invalid, a wanted string that is not printable ASCII, a field
-that needs a conversion, a field in an array or a map, a type without a program.
+The messages of each type are read as columns (see `protobuf.program`), grouped by which of their parts are there.
+Whatever is unusual is left to one-by-one reading: a message that is invalid, a wanted string that is not printable
+ASCII, a field that needs a conversion, a field in an array or a map, a type without a program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from broker.wire.columns import StringColumn, decimals, glue
 from broker.wire.numbers import Numbers
 from broker.wire.records import encode_lines
-from joiner.mapping.bulk import PLAIN_MAX, SCHEMAS_MAX, KnownProgram, ProgramReader, framed, schema_ids
+from joiner.mapping.bulk.readers import PLAIN_MAX, SCHEMAS_MAX, KnownProgram, ProgramReader, framed, schema_ids
 from joiner.mapping.fields import KafkaColumns, StreamRecords
 from joiner.mapping.framing import HEADER_BYTES, PROTOBUF_KIND, Schemas, known_schema
 from joiner.mapping.layouts import ENUM, FLOAT, LONG, STRING, Scalar
@@ -48,7 +48,7 @@ class ProtobufBulkReader:
         self._schemas = schemas
 
     def read(self, values: StringColumn, kafka: KafkaColumns) -> tuple[list[list[StreamRecords]], Flags]:
-        """See `bulk.BulkReader.read`. Raises the errors of `Schemas.get`."""
+        """See `readers.BulkReader.read`. Raises the errors of `Schemas.get`."""
         is_left = np.ones(len(values), dtype=bool)
         found: list[list[StreamRecords]] = [[] for _ in self._reader.streams]
         rows = framed(values).nonzero()[0]

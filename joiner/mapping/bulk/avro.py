@@ -20,7 +20,7 @@ from joiner.mapping.avro.messages import avro_schema
 from joiner.mapping.avro.program import Program, read_longs, read_words
 from joiner.mapping.avro.reading import decode_datum
 from joiner.mapping.avro.schema import AvroType
-from joiner.mapping.bulk import PLAIN_MAX, SCHEMAS_MAX, KnownProgram, ProgramReader, framed, schema_ids
+from joiner.mapping.bulk.readers import PLAIN_MAX, SCHEMAS_MAX, KnownProgram, ProgramReader, framed, schema_ids
 from joiner.mapping.fields import KafkaColumns, StreamRecords
 from joiner.mapping.framing import HEADER_BYTES, Schemas
 from joiner.mapping.layouts import ENUM, FLOAT, LONG, STRING, Scalar
@@ -42,7 +42,7 @@ class AvroBulkReader:
         self._schemas = schemas
 
     def read(self, values: StringColumn, kafka: KafkaColumns) -> tuple[list[list[StreamRecords]], Flags]:
-        """See `bulk.BulkReader.read`. Raises the errors of `Schemas.get`."""
+        """See `readers.BulkReader.read`. Raises the errors of `Schemas.get`."""
         is_left = np.ones(len(values), dtype=bool)
         found: list[list[StreamRecords]] = [[] for _ in self._reader.streams]
         rows = framed(values).nonzero()[0]
