@@ -41,7 +41,14 @@ with imports_of("joiner"):
         run_of_this_process,
         stop_with_supervisor,
     )
-    from joiner.runtime.settings import PROCESSES_MAX, SITE_PATTERN, SPARK, JoinerSettings
+    from joiner.runtime.settings import (
+        PROCESSES_MAX,
+        REPLICAS_MAX,
+        SITE_PATTERN,
+        SPARK,
+        JoinerSettings,
+        replica_settings,
+    )
 
 _REACH_S: Final = 10.0
 
@@ -64,6 +71,7 @@ examples:
   joiner repartition                      only copy topics that have repartition = true, beside Spark or more processes
   joiner run --standby --site green       wait until units are moved to this site
   joiner move --to green                  move all units to a site while data flows (--units 0,3 for some)
+  joiner run --replica 1                  run a second replica, for readers that cannot wait for a failover
   joiner run --processes 4                run four processes on this machine, and restart any that exit
   joiner scale 2                          change that to two processes while data flows
   joiner drain joiner-2                   hand over all units of an instance, which keeps running (--undo reverses it)
@@ -186,7 +194,7 @@ def _load(options: argparse.Namespace) -> JoinerSettings:
     for name in ("instance", "site"):
         if getattr(options, name, None):
             os.environ[f"LSB_APPLICATION__{name.upper()}"] = getattr(options, name)
-    settings = load_settings(JoinerSettings, options.config)
+    settings = replica_settings(load_settings(JoinerSettings, options.config), getattr(options, "replica", 0))
     names, names_of_aligns = settings.functions
     functions, row_functions = load_all(names, names_of_aligns)
     if options.command in _RUNNERS:
@@ -222,6 +230,12 @@ class _FormerFlag(argparse.Action):
 def _processes(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= PROCESSES_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes: use 1 to {PROCESSES_MAX}")
+    return int(text)
+
+
+def _replica(text: str) -> int:
+    if not text.isdecimal() or int(text) >= REPLICAS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a replica: use 0 to {REPLICAS_MAX - 1}")
     return int(text)
 
 
@@ -266,6 +280,14 @@ def build_parser() -> argparse.ArgumentParser:
     shared.add_argument(
         "--log-level", default="info", choices=["debug", "info", "warning", "error"], help="default: info"
     )
+    of_replica = argparse.ArgumentParser(add_help=False)
+    of_replica.add_argument(
+        "--replica",
+        type=_replica,
+        default=0,
+        metavar="R",
+        help="number of the replica, if application.replicas is 2 or 3 (default: 0)",
+    )
     parser = argparse.ArgumentParser(
         prog="joiner",
         description="Joins and aligns streams by event time, from Kafka to Kafka, exactly once.",
@@ -277,8 +299,10 @@ def build_parser() -> argparse.ArgumentParser:
 
     def add_command(name: str, what: str) -> argparse.ArgumentParser:
         raw = argparse.RawDescriptionHelpFormatter
+        # All replicas share the copies.
+        parents = [shared] if name == "repartition" else [shared, of_replica]
         return commands.add_parser(
-            name, parents=[shared], help=what, description=what, epilog=_EXAMPLES, formatter_class=raw
+            name, parents=parents, help=what, description=what, epilog=_EXAMPLES, formatter_class=raw
         )
 
     _add_runners(add_command)

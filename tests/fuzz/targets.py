@@ -46,7 +46,7 @@ from simulator.settings import read_settings
 from tests.fuzz.arrow_targets import arrow_message, read_arrow, read_results, results_message
 from tests.fuzz.mqtt_targets import mqtt_messages, parse_messages
 from tests.fuzz.mutation import ODD, Mutator
-from tests.fuzz.result_targets import aligned_row, assert_clear, joined, make_point, read_row
+from tests.fuzz.result_targets import aligned_row, assert_clear, joined, make_point, read_row, read_starts, starts
 from tests.unit.db_connector.test_contract import FakeInflux
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
 
@@ -445,4 +445,5 @@ TARGETS: Final = (
     Target("offset metadata", _metadata, _read_metadata),
     Target("settings files", _settings_file, _load),
     Target("flags of the simulator", _flags, _read_flags),
+    Target("start records", starts, read_starts),
 )

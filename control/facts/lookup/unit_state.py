@@ -17,9 +17,8 @@ from control.facts.lookup.one_at_a_time import DeadlinePassed, Unavailable
 from joiner.runtime.kafka.batches.registry import schemas_of
 from joiner.runtime.kafka.clients import log_range, make_admin, read_to_end
 from joiner.runtime.kafka.readers import ClaimCancelled, Readers
-from joiner.runtime.model import StateLog, UnitStopped, checkpoint_key, manifest_key
+from joiner.runtime.model import StateLog, UnitStopped, checkpoint_key, manifest_key, semantic_differences
 from joiner.runtime.ownership.restore import build_state
-from joiner.runtime.settings import semantic_differences
 from joiner.runtime.task.unit import Unit
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from broker.wire.records import Rejected, Unreadable, decode_rejected, join_of, pair_id
+from broker.wire.start_records import read_start
 from joiner.check.verify.pairs import FoundJoined, FoundRecord, altered_fields, altered_record
 from joiner.check.verify.rows import RowComparison
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from joiner.check.found.evidence import Evidence, Message
     from joiner.check.found.findings import Findings, Tally
@@ -81,11 +82,12 @@ class Outputs:
 def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Findings) -> Outputs:
     """Read the application's late and unmatched records and dead letters.
 
-    Count those of other applications and services, and report messages that cannot be decoded.
+    Count those of other applications and services, and report messages that cannot be decoded. Replicas write content
+    that names the application they share.
     """
-    outputs, application = Outputs(), settings.application.name
+    outputs, application = Outputs(), settings.application.shared_name
     for what, messages in ((LATE, evidence.late()), (UNMATCHED, evidence.unmatched())):
-        for message in messages:
+        for message in without_starts(messages):
             try:
                 found = _ids.decode(message.value or b"")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -95,7 +97,7 @@ def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Finding
                 outputs.by_kind[what].setdefault(found.id, []).append(message)
             else:
                 findings.count(f"{what} of other applications")
-    for message in evidence.rejected():
+    for message in without_starts(evidence.rejected()):
         try:
             dead_letter = decode_rejected(message.value or b"")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -107,6 +109,11 @@ def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Finding
             findings.count("dead letters of other services")
             outputs.foreign_rejected.append(dead_letter)
     return outputs
+
+
+def without_starts(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield the messages in an output topic that are not start records."""
+    return (message for message in messages if read_start(message.value) is None)
 
 
 def compare_results(
@@ -226,10 +233,20 @@ def _shown_pair(want: ExpectedPairs, at: int, judgement: UnitJudgement) -> str:
 
 
 def compare_late(
-    judgement: UnitJudgement, side: SideJudgement, outputs: Outputs, due: dict[str, int], findings: Findings
+    judgement: UnitJudgement,
+    side: SideJudgement,
+    outputs: Outputs,
+    founded: dict[str, int],
+    due: dict[str, int],
+    findings: Findings,
 ) -> None:
-    """Compare one side's late records with the late topic, and remove them from ``outputs``."""
+    """Compare one side's late records with the late topic, and remove them from ``outputs``.
+
+    Those before the offsets ``founded`` are not expected.
+    """
     for seq in sorted(side.late):
+        if judgement.offset(seq) < founded[side.topic]:
+            continue
         identity = f"{side.join.name}:{judgement.unit}:{side.side}:{judgement.position(seq)}"
         is_due = judgement.offset(seq) < due[side.topic]
         _compare_output(LATE, identity, seq, side, judgement, outputs, findings, is_due=is_due)
@@ -292,10 +309,17 @@ def _altered_output(message: Message, side: SideJudgement, judgement: UnitJudgem
     return wrong + altered_record(found.record, record, "record.")
 
 
-def compare_rejected(judgement: UnitJudgement, outputs: Outputs, due: dict[str, int], findings: Findings) -> None:
-    """Compare the unit's rejected records with the dead letters, and remove them from ``outputs``."""
+def compare_rejected(
+    judgement: UnitJudgement, outputs: Outputs, founded: dict[str, int], due: dict[str, int], findings: Findings
+) -> None:
+    """Compare the unit's rejected records with the dead letters, and remove them from ``outputs``.
+
+    Those before the offsets ``founded`` are not expected.
+    """
     tally = findings.tally(REJECTED)
     for identity, want in judgement.rejected.items():
+        if want.offset < founded[want.topic]:
+            continue
         found = outputs.rejected.pop(identity, [])
         place = f"rejected record {want.topic} partition {want.partition} offset {want.offset} ({want.reason})"
         is_due = want.offset < due[want.topic]

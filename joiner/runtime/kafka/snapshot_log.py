@@ -13,6 +13,7 @@ from joiner.runtime.model import (
     Checkpoint,
     Manifest,
     StateLog,
+    checkpoint_key,
     chunk_key,
     encode,
     manifest_key,
@@ -64,6 +65,20 @@ def snapshot_records(
     chunks = list(place.chunks)
     chunks[slot] = len(parts)
     return records, SnapshotPlace(serial, chunks)
+
+
+def beginning(state: StateLog, checkpoint: Checkpoint, snapshot: bytes | None) -> Records:
+    """Return the records to write before ``checkpoint``, so that a unit begins there instead of continuing ``state``.
+
+    ``snapshot``: the unit's state at the checkpoint's offsets, or None if that is empty.
+    """
+    if snapshot is None:
+        return [(key, None) for key in state.values]
+    # The serial number is 1. A replay for missing output starts from the snapshot before the newest one, but if only
+    # one is left and its number is not 0, it starts from that one. Here, nothing is due before it.
+    records, _ = snapshot_records(snapshot, SnapshotPlace(0, [0] * SLOTS), checkpoint, checkpoint.result_ends)
+    # The old checkpoint stays until the new one is written, because that may be in a later transaction.
+    return [(key, None) for key in state.values if key != checkpoint_key(checkpoint.unit)] + records
 
 
 def cut(records: Records, bytes_max: int) -> list[Records]:

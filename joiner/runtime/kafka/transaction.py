@@ -20,6 +20,11 @@ that partition then share the outcome of that transaction, and only another comm
    the new snapshot could not repeat their output. If this cannot be known because another program has an open
    transaction, the snapshot is postponed.
 
+If the application has replicas, the first message of a transaction in an output topic is a start record (see
+`broker.wire.start_records`): in the results topic in every transaction, in the others if the transaction, or the one
+before it, also writes output there. The first transaction after a claim has one in all of them. What a transaction is
+identified by is its first message other than that, because start records may be equal.
+
 The ``transactional.id`` is ``<application>-<unit>`` in every runner: the last runner to initialise it owns the unit,
 and the commits of all others fail.
 """
@@ -33,10 +38,11 @@ from typing import Final
 import msgspec
 from confluent_kafka import Consumer, KafkaException
 
+from broker.wire.start_records import encode_start
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import is_fenced, log_ends, make_consumer, names_fencing
 from joiner.runtime.kafka.pending_markers import PendingMarkers, identity_of
-from joiner.runtime.kafka.snapshot_log import SnapshotPlace, cut, snapshot_records
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace, beginning, cut, snapshot_records
 from joiner.runtime.kafka.unit_producer import UnitProducer
 from joiner.runtime.model import (
     Checkpoint,
@@ -46,6 +52,7 @@ from joiner.runtime.model import (
     encode,
 )
 from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Outgoing
 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -87,6 +94,31 @@ class Aborted(Exception):
     """
 
 
+class _StartRecords:
+    """Adds start records to the output of one unit's transactions, if the application has replicas."""
+
+    def __init__(self, settings: JoinerSettings) -> None:
+        self.offsets: Mapping[str, int] = {}
+        """The vector at which the next transaction begins; empty until it is known."""
+        self._has_replicas, self._out = settings.application.replicas > 1, settings.topics.out
+        # The topics to which the last transaction may have written output.
+        self._written = list(settings.output_topics.values())
+
+    def begin_at(self, offsets: Mapping[str, int]) -> None:
+        """Set the vector at which the next transaction begins."""
+        self.offsets = offsets
+
+    def before(self, messages: Outgoing) -> Outgoing:
+        """Return the output of a transaction, with a start record first in each topic that needs one."""
+        if not self._has_replicas:
+            return messages
+        value, topics = encode_start(self.offsets), dict.fromkeys([self._out, *self._written, *messages])
+        self._written = list(messages)
+        return {
+            topic: messages[topic].after(value) if topic in messages else Batch.of(None, [value]) for topic in topics
+        }
+
+
 class UnitTransactions:
     """Runs the transactions of one unit, under the unit's transactional id."""
 
@@ -100,6 +132,7 @@ class UnitTransactions:
         self._is_claimed = False
         # The owner in the last checkpoint.
         self._run = self._site = ""
+        self._starts = _StartRecords(settings)
         self._producer = UnitProducer(settings, unit, group_metadata_consumer, clock)
 
     def connect(self) -> None:
@@ -124,11 +157,13 @@ class UnitTransactions:
         snapshot: tuple[bytes, SnapshotPlace] | None = None,
         *,
         removed: Sequence[str] = (),
+        start: Mapping[str, int] | None = None,
     ) -> SnapshotPlace | None:
         """Commit the effects and the checkpoint (steps 1-6). If a snapshot is written, return its place, else None.
 
         ``snapshot``: the bytes of a snapshot, which may be postponed, and the place of the previous one. ``removed``:
-        keys to delete from the state topic, by tombstones.
+        keys to delete from the state topic, by tombstones. ``start``: the vector at which the transaction begins, by
+        default that of the last commit or, if this is the first one, that of the checkpoint.
 
         A large snapshot takes additional transactions, and releasing the unit after that takes one more.
 
@@ -139,12 +174,13 @@ class UnitTransactions:
         identities = _identities(messages)
         try:
             self._begin(checkpoint)
+            self._starts.begin_at(start or self._starts.offsets or checkpoint.offsets)
             if snapshot is not None and not self._may_replace_snapshot():
                 snapshot = None
             is_apart = goes_apart(snapshot)
             # The target may claim a released unit as soon as the release is visible, so the snapshot comes first.
             ours = self._still_ours(checkpoint) if is_apart else checkpoint
-            self._producer.write_all(messages)
+            self._producer.write_all(self._starts.before(messages))
             for key in removed:
                 self._producer.write(self._settings.state_topic, key, None)
             if snapshot is not None and not is_apart:
@@ -155,6 +191,7 @@ class UnitTransactions:
                 place = self._write_apart(*snapshot, ours)
             if ours != checkpoint:
                 self._begin(checkpoint)
+                self._producer.write_all(self._starts.before({}))
                 self._finish(checkpoint, self._pending.records({}))
                 self._note_written({}, is_base=False)
             if place is not None or not self._is_claimed or self._was_disturbed(began_s):
@@ -164,15 +201,26 @@ class UnitTransactions:
         self._is_claimed, self._run, self._site = True, checkpoint.run, checkpoint.site
         return place
 
-    def begin_anew(self, state: StateLog, checkpoint: Checkpoint) -> None:
-        """In one transaction, delete the unit's records from the state topic and write ``checkpoint`` instead.
+    def begin_anew(
+        self, state: StateLog, checkpoint: Checkpoint, snapshot: bytes | None = None, *, with_offsets: bool = True
+    ) -> None:
+        """Delete the unit's records from the state topic, and write ``checkpoint`` and a snapshot instead.
 
-        Raises `Fenced` and `Aborted` as `commit` does.
+        This takes one transaction or, if the snapshot is large, several. The checkpoint is written in the last one, and
+        so are the group's offsets, unless ``with_offsets`` is false: offsets without a visible checkpoint would say
+        that the state topic was deleted. Raises `Fenced` and `Aborted` as `commit` does.
         """
+        parts = cut(beginning(state, checkpoint, snapshot), SNAPSHOT_BYTES_MAX) or [[]]
         try:
-            self._begin(checkpoint)
-            for key in state.values:
-                self._producer.write(self._settings.state_topic, key, None)
+            for part in parts:
+                self._producer.begin()
+                if with_offsets and part is parts[-1]:
+                    self._producer.send_offsets(checkpoint.offsets)
+                for key, value in part:
+                    self._producer.write(self._settings.state_topic, key, value)
+                if part is not parts[-1]:
+                    self._producer.commit()
+                    self._note_written({}, is_base=False)
             self._finish(checkpoint, {})
             self._note_written({}, is_base=True)
             self.check_ended()
@@ -301,6 +349,7 @@ class UnitTransactions:
         parts = cut([(manifest_key, None), *records], SNAPSHOT_BYTES_MAX)
         for part in parts:
             self._begin(checkpoint)
+            self._producer.write_all(self._starts.before({}))
             for key, value in part:
                 self._producer.write(self._settings.state_topic, key, value)
             self._finish(checkpoint, self._pending.records({}))
@@ -317,6 +366,7 @@ class UnitTransactions:
         record = msgspec.structs.replace(checkpoint, written=written)
         self._producer.write(self._settings.state_topic, checkpoint_key(self._unit), encode(record))
         self._producer.commit()
+        self._starts.begin_at(checkpoint.offsets)
 
 
 def goes_apart(snapshot: tuple[bytes, SnapshotPlace] | None) -> bool:

@@ -273,7 +273,12 @@ class AssignmentManager:
 
         The unit is still ours if the checkpoint names our run or, after a lost claim, the previous owner's run.
         """
-        runs = {self._claimant.run, *([doubt.before] if isinstance(doubt, ClaimLost) else [])}
+        runs = {self._claimant.run}
+        if isinstance(doubt, ClaimLost):
+            runs.add(doubt.before)
+            if not doubt.before and self._settings.application.replica:
+                # The other runner may have founded the unit (see `foundation`) and not claimed it yet.
+                runs.add(RESET_RUN)
         is_first = not self._troubles.has(number)
         is_fenced = isinstance(doubt, Fenced)
         why = "another runner may have claimed it" if is_fenced else "its input is not as expected"

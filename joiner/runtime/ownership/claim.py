@@ -2,7 +2,7 @@
 
 0. Read and check the checkpoint (early), so that a process with different settings does not fence the owner.
 1. Initialise the transactional id, which fences the previous owner.
-2. Read the checkpoint again.
+2. Read the checkpoint again. If the unit is a replica's and has none, found it (see `foundation`).
 3. Look for dangling transactions, which Kafka has failed to end (see `dangling`).
 4. Check the site, fingerprint, topics, partitions and log range, to see whether this runner may continue the unit.
 5. If no transaction is dangling: fence the partitions, so that no more records of earlier owners can be appended, and
@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 
 import msgspec
@@ -40,6 +41,7 @@ from joiner.runtime.ownership.eligibility import (
     check_partitions,
     check_topics_exist,
 )
+from joiner.runtime.ownership.foundation import check_origin, found_unit
 from joiner.runtime.ownership.restore import replay_effects, unless_fenced
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.ownership.warmup import Warm
@@ -62,6 +64,9 @@ def claim(
 
     ``early``: the newest checkpoint, which has just been read, or None if there is none.
 
+    The transaction of step 7 begins at the checkpoint's offsets or, if it contains missing results, at the offsets from
+    which these were searched.
+
     Raises `Fenced` if another runner claims the unit, `Aborted` if a transaction fails or its outcome is unknown,
     `UnitStopped` if this runner cannot continue the unit, and KafkaException if Kafka does not answer.
     """
@@ -70,10 +75,14 @@ def claim(
     check_topics_exist(settings, unit, topics)
     if early is not None:
         check_continues(settings, early, topics, claimant)
+    check_origin(settings, unit, early, admin, readers.clock)
     transactions.init()
     # Read the checkpoint again, because the previous owner could still commit until the id was initialised.
     log = read_newest(readers, unit)
     with unless_fenced(transactions):
+        if settings.application.replica and log.checkpoint() is None:
+            _check_never_begun(readers, unit)
+            log = found_unit(readers, log, transactions, topics, claimant)
         dangling = find_dangling(log, readers)
         checkpoint = _to_continue(readers, log, dangling, topics, claimant)
         check_log_range(readers, unit, checkpoint.offsets)
@@ -86,14 +95,15 @@ def claim(
                 checkpoint = _to_continue(readers, log, dangling, topics, claimant)
         messages: Outgoing = {}
         removed: list[str] = []
+        start: Mapping[str, int] = checkpoint.offsets
         if dangling is not None:
             reached = dangling.reached or checkpoint
             again = partial(replay_effects, settings, reached, readers.clock)
-            effects = resolve(settings, dangling, transactions, checkpoint, readers.clock, again)
+            effects, _, start = resolve(settings, dangling, transactions, checkpoint, readers.clock, again)
             messages = effects.messages(settings.topics)
             removed = [dangling.key]
             checkpoint = _owned(reached, claimant)
-    transactions.commit(messages, checkpoint, removed=removed)
+    transactions.commit(messages, checkpoint, removed=removed, start=start)
     return checkpoint
 
 

@@ -53,6 +53,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -95,11 +96,13 @@ class DanglingTransaction:
 class ReplayedEffects(NamedTuple):
     """The effects of a replay from an earlier state.
 
-    ``result_ends``: for each result topic, an offset such that none of these effects was written before it.
+    ``result_ends``: for each result topic, an offset such that none of these effects was written before it. ``start``:
+    the offsets of the earlier state.
     """
 
     effects: Effects
     result_ends: dict[str, int]
+    start: Mapping[str, int] = MappingProxyType({})
 
 
 def find_dangling(log: StateLog, readers: Readers) -> DanglingTransaction | None:
@@ -185,7 +188,7 @@ def resolve(
     checkpoint: Checkpoint,
     clock: Clock,
     again: Callable[[], ReplayedEffects],
-) -> Effects:
+) -> ReplayedEffects:
     """Resolve dangling transactions. Return the missing effects up to ``dangling.reached``, for the claim to write.
 
     ``checkpoint`` is the newest committed checkpoint. ``again`` replays the unit from an earlier state up to
@@ -207,7 +210,7 @@ def resolve(
     topics = settings.topics
     with closing(Readers(settings, clock)) as readers:
         fences = fence_partitions(readers, unit, transactions, checkpoint)
-        effects, begin = again()
+        effects, begin, start = again()
 
         def missing_in(topic: str, values: list[bytes]) -> list[int]:
             """Return the indices of the values that are neither visible in the topic nor removed by retention."""
@@ -233,7 +236,7 @@ def resolve(
     missing = effects.pairs + len(effects.late) + len(effects.rejected) + len(effects.unmatched)
     what = "results, late and unmatched records and dead letters"
     _log.warning("unit %s: resolved; writing %s missing %s with the claim", unit, missing, what)
-    return effects
+    return ReplayedEffects(effects, begin, start)
 
 
 def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[str]]) -> None:

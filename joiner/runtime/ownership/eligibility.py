@@ -8,8 +8,8 @@ from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka.clients import log_range
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import offsets_as_text
-from joiner.runtime.model import RESET_RUN, Checkpoint, OnTheWay, UnitStopped
-from joiner.runtime.settings import PROCESS, JoinerSettings, semantic_differences
+from joiner.runtime.model import RESET_RUN, Checkpoint, OnTheWay, UnitStopped, semantic_differences
+from joiner.runtime.settings import PROCESS, JoinerSettings
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,10 @@ class OwnedElsewhere(UnitStopped):
 
 class TopicUnknown(UnitStopped):
     """A broker does not know an input topic: it was deleted, or the broker has just started."""
+
+
+class FoundationAwaited(UnitStopped):
+    """Replica 0 has not begun the unit yet, so that another replica cannot begin it (see `foundation`)."""
 
 
 class LogShort(UnitStopped):

@@ -131,10 +131,10 @@ def _replay_effects(readers: Readers, until: Checkpoint) -> ReplayedEffects:
         restored = _from_snapshot(settings, unit, earlier, until)
         check_log_range(readers, unit, restored.offsets)
     check_log_range(readers, unit, until.offsets)
-    effects = Effects()
+    effects, start = Effects(), dict(restored.offsets)
     _replay(readers, restored, until.offsets, effects)
     manifests = earlier.manifests()
-    return ReplayedEffects(effects, (manifests[0] if manifests else until).result_ends)
+    return ReplayedEffects(effects, (manifests[0] if manifests else until).result_ends, start)
 
 
 @contextmanager

@@ -92,7 +92,7 @@ class Emitter:
         self._has_rows = settings.topics.has_rows
         self._quantities = settings.selection(join.left)["quantity"], settings.selection(join.right)["quantity"]
         self._unit = unit
-        self._source = settings.application.name
+        self._source = settings.application.shared_name
         self._topic = settings.topics.out
         self._time_unit = settings.events.time_unit
         self._has_sides = settings.application.results == "full"

@@ -44,7 +44,7 @@ class RowFunctionCaller:
         """``function``: the name of the function of ``align``."""
         self._align, self._unit, self._name = align.name, unit, function
         self._function = load_row_function(function)
-        self._source, self._topic = settings.application.name, settings.topics.out
+        self._source, self._topic = settings.application.shared_name, settings.topics.out
         self._time_unit = settings.events.time_unit
 
     def compute(

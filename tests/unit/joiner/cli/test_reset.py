@@ -8,13 +8,17 @@ import pytest
 
 from joiner.cli import reset
 from joiner.runtime.kafka.transaction import Aborted, Fenced
+from joiner.runtime.model import UnitStopped
+from joiner.runtime.settings import replica_settings
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
 
-def run_reset(monkeypatch: pytest.MonkeyPatch, error: Exception, *, confirmed: bool = True, **options: Any) -> int:
+def run_reset(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, *, confirmed: bool = True, replica: int = 0, **options: Any
+) -> int:
     """Reset an application that has run. ``error``: what the claim of each unit raises."""
-    settings = make_settings(**options)
+    settings = replica_settings(make_settings(**options), replica)
 
     class Transactions:
         def __init__(self, *_: object) -> None:
@@ -54,3 +58,28 @@ def test_what_a_reset_would_do_is_true_of_a_start_at_the_end(
     shown = capsys.readouterr().out
     assert "begins at application.start = 'latest'" in shown
     assert "writes all results" not in shown
+
+
+def test_a_replica_begins_where_replica_0_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_reset(monkeypatch, Fenced(), confirmed=False, application={"replicas": 2}, replica=1) == 2
+    shown = capsys.readouterr().out
+    assert "application 'lsb.r1'" in shown
+    assert "begins with the newest snapshot of replica 0" in shown
+
+
+def test_a_replica_that_cannot_be_founded_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_reset(monkeypatch, UnitStopped("unit 0: waits"), application={"replicas": 2}, replica=1) == 1
+    assert capsys.readouterr().out.splitlines()[0] == "not reset: unit 0: waits"
+
+
+@pytest.mark.parametrize(("replicas", "others"), [(1, []), (2, [1]), (3, [1, 2])])
+def test_the_other_replicas_are_to_be_reset_after_replica_0(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], replicas: int, others: list[int]
+) -> None:
+    run_reset(monkeypatch, Fenced(), application={"replicas": replicas})
+    shown = capsys.readouterr().out
+    assert [number for number in range(3) if f"joiner reset --replica {number} --yes" in shown] == others
