@@ -112,6 +112,7 @@ class ApplicationSettings(Section):
     buffer_records_max: int = Field(default=1_000_000, ge=1)
     buffer_bytes_max: int = Field(default=2**30, ge=1)
     standbys: int = Field(default=0, ge=0, le=2)
+    replicas: int = Field(default=1, ge=1, le=3)
     failure_timeout: Annotated[Duration, duration_between("200ms", "60s")] = parse_duration("500ms")
     session_timeout: Duration = parse_duration("6s")
     transaction_timeout: Annotated[Duration, duration_between("1s", "15min")] = parse_duration("60s")

@@ -173,7 +173,7 @@ CHANGED: Final[dict[str, dict[str, Any]]] = {
         "name": "other", "instance": "other", "site": "other", "start": "latest", "max_future_skew": "2d",
         "batch_records_max": 7, "commit_interval": "1s", "snapshot_records": 7, "snapshot_interval": "1s",
         "watermark_interval": "1s", "buffer_records_max": 7, "buffer_bytes_max": 7, "native": False,
-        "results": "arrow", "standbys": 1, "failure_timeout": "2s", "session_timeout": "20s",
+        "results": "arrow", "standbys": 1, "replicas": 2, "failure_timeout": "2s", "session_timeout": "20s",
         "transaction_timeout": "30s",
     },
     "join": {
