@@ -8,22 +8,31 @@ field that needs a conversion, a field in an array or a map, a schema without a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from broker.wire.columns import StringColumn, decimals, glue
+from broker.wire.columns import StringColumn, decimals
 from broker.wire.numbers import Numbers
-from broker.wire.records import encode_lines
 from joiner.mapping.avro.messages import avro_schema
 from joiner.mapping.avro.program import Program, read_longs, read_words
 from joiner.mapping.avro.reading import decode_datum
 from joiner.mapping.avro.schema import AvroType
-from joiner.mapping.bulk.readers import PLAIN_MAX, SCHEMAS_MAX, KnownProgram, ProgramReader, framed, schema_ids
+from joiner.mapping.bulk.readers import (
+    SCHEMAS_MAX,
+    FoundColumns,
+    KnownProgram,
+    ProgramReader,
+    floats_as_numbers,
+    framed,
+    integers_as_numbers,
+    schema_ids,
+)
 from joiner.mapping.fields import KafkaColumns, StreamRecords
 from joiner.mapping.framing import HEADER_BYTES, Schemas
-from joiner.mapping.layouts import ENUM, FLOAT, LONG, STRING, Scalar
+from joiner.mapping.layouts import ENUM, LONG, STRING, Scalar
 from joiner.mapping.settings import StreamSettings
 
 if TYPE_CHECKING:
@@ -61,36 +70,21 @@ class AvroBulkReader:
         """Return the program for a schema. Raises ValueError if there is none, and the errors of `Schemas.get`."""
         schema = avro_schema(self._schemas, schema_id)
         program = Program(schema, self._reader.wanted)
-        return KnownProgram(program, partial(_Columns, schema, program.types), {})
+        return KnownProgram(program, partial(_Columns, schema=schema, types=program.types), {})
 
 
-class _Columns(NamedTuple):
-    """The scalars of messages with the same schema and branches.
-
-    ``types``: of the scalars. ``data``: the messages without their headers. ``spans``: see `layouts.Found`. The rest:
-    see `fields.Columns`.
-    """
+@dataclass(frozen=True)
+class _Columns(FoundColumns):
+    """The scalars of messages with the same schema and branches. ``types``: of the scalars."""
 
     schema: AvroType
     types: list[AvroType]
-    data: StringColumn
-    spans: Ints
-    rows: Ints
-    kafka: KafkaColumns
-
-    def raw(self, scalar: int) -> StringColumn:
-        return StringColumn(self.data.data, self.spans[2 * scalar], self.spans[2 * scalar + 1])
-
-    def _scalar(self, place: Scalar, which: Ints) -> StringColumn:
-        found = self.raw(place.number)
-        # The indices ascend, so these are all.
-        return found if len(which) == len(found) else found.take(which)
 
     def documents(self, which: Ints) -> list[Any]:
         return [decode_datum(self.schema, datum) for datum in self.data.take(which).each()]
 
     def names(self, place: Scalar, which: Ints) -> StringColumn | None:
-        texts = self._scalar(place, which)
+        texts = self.scalar(place.number, which)
         if place.kind == STRING:
             return texts
         if place.kind == ENUM:
@@ -99,21 +93,11 @@ class _Columns(NamedTuple):
         return decimals(read_longs(texts))
 
     def numbers(self, place: Scalar, which: Ints) -> Numbers | None:
-        texts = self._scalar(place, which)
+        texts = self.scalar(place.number, which)
         if place.kind == LONG:
-            integers = read_longs(texts)
-            values = integers.astype(np.float64)
-            if integers.min() > -PLAIN_MAX and integers.max() < PLAIN_MAX:
-                return Numbers(values, glue(decimals(integers), b".0"))
-        elif place.kind == FLOAT:
-            with np.errstate(invalid="ignore"):  # signalling NaN, which are refused below
-                values = read_words(texts, 4).astype(np.uint32).view(np.float32).astype(np.float64)
-        else:
-            values = read_words(texts, 8).view(np.float64)
-        if not np.isfinite(values).all():
-            return None
-        return Numbers(values, StringColumn.of_lines(encode_lines(values.tolist())))
+            return integers_as_numbers(read_longs(texts))
+        return floats_as_numbers(partial(read_words, texts), place.kind)
 
     def times(self, place: Scalar, which: Ints) -> tuple[Ints, str] | None:
         unit = self.types[place.number].time_unit
-        return read_longs(self._scalar(place, which)), unit
+        return read_longs(self.scalar(place.number, which)), unit

@@ -8,18 +8,27 @@ ASCII, a field that needs a conversion, a field in an array or a map, a type wit
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from broker.wire.columns import StringColumn, decimals, glue
+from broker.wire.columns import StringColumn, decimals
 from broker.wire.numbers import Numbers
-from broker.wire.records import encode_lines
-from joiner.mapping.bulk.readers import PLAIN_MAX, SCHEMAS_MAX, KnownProgram, ProgramReader, framed, schema_ids
+from joiner.mapping.bulk.readers import (
+    SCHEMAS_MAX,
+    FoundColumns,
+    KnownProgram,
+    ProgramReader,
+    floats_as_numbers,
+    framed,
+    integers_as_numbers,
+    schema_ids,
+)
 from joiner.mapping.fields import KafkaColumns, StreamRecords
 from joiner.mapping.framing import HEADER_BYTES, PROTOBUF_KIND, Schemas, known_schema
-from joiner.mapping.layouts import ENUM, FLOAT, LONG, STRING, Scalar
+from joiner.mapping.layouts import ENUM, LONG, STRING, Scalar
 from joiner.mapping.protobuf.messages import find_type, reader_of, split_indexes
 from joiner.mapping.protobuf.program import Program, ScalarType, read_integers, read_words
 from joiner.mapping.protobuf.reading import MessageReader, decode_message
@@ -86,30 +95,15 @@ class ProtobufBulkReader:
         descriptor = find_type(schema.descriptors, indexes)
         program = Program(descriptor, self._reader.wanted)
         reader = reader_of(schema.descriptors, descriptor)
-        return KnownProgram(program, partial(_Columns, reader, program.types), {})
+        return KnownProgram(program, partial(_Columns, reader=reader, types=program.types), {})
 
 
-class _Columns(NamedTuple):
-    """The scalars of messages with the same type and the same parts.
-
-    ``types``: of the scalars. ``data``: the messages without their headers. ``spans``: see `layouts.Found`. The rest:
-    see `fields.Columns`.
-    """
+@dataclass(frozen=True)
+class _Columns(FoundColumns):
+    """The scalars of messages with the same type and the same parts. ``types``: of the scalars."""
 
     reader: MessageReader
     types: list[ScalarType]
-    data: StringColumn
-    spans: Ints
-    rows: Ints
-    kafka: KafkaColumns
-
-    def raw(self, scalar: int) -> StringColumn:
-        return StringColumn(self.data.data, self.spans[2 * scalar], self.spans[2 * scalar + 1])
-
-    def _scalar(self, number: int, which: Ints) -> StringColumn:
-        found = self.raw(number)
-        # The indices ascend, so these are all.
-        return found if len(which) == len(found) else found.take(which)
 
     def documents(self, which: Ints) -> list[Any]:
         return [decode_message(self.reader, one) for one in self.data.take(which).each()]
@@ -118,16 +112,16 @@ class _Columns(NamedTuple):
         """Return integers, or None if one of them is not an int64."""
         kind = self.types[place.number].name
         if kind != "timestamp":
-            found, is_right = read_integers(self._scalar(place.number, which), kind)
+            found, is_right = read_integers(self.scalar(place.number, which), kind)
             return found if is_right else None
-        seconds, _ = read_integers(self._scalar(place.number + 1, which), "int64")
-        nanos, _ = read_integers(self._scalar(place.number + 2, which), "int32")
+        seconds, _ = read_integers(self.scalar(place.number + 1, which), "int64")
+        nanos, _ = read_integers(self.scalar(place.number + 2, which), "int32")
         is_right = seconds.min() > -_SECONDS_MAX and seconds.max() < _SECONDS_MAX
         return seconds * _SECOND_NS + nanos if is_right else None
 
     def names(self, place: Scalar, which: Ints) -> StringColumn | None:
         if place.kind == STRING:
-            return self._scalar(place.number, which)
+            return self.scalar(place.number, which)
         integers = self._integers(place, which)
         if integers is None or place.kind != ENUM:
             return None if integers is None else decimals(integers)
@@ -139,20 +133,8 @@ class _Columns(NamedTuple):
     def numbers(self, place: Scalar, which: Ints) -> Numbers | None:
         if place.kind == LONG:
             integers = self._integers(place, which)
-            if integers is None:
-                return None
-            values = integers.astype(np.float64)
-            if integers.min() > -PLAIN_MAX and integers.max() < PLAIN_MAX:
-                return Numbers(values, glue(decimals(integers), b".0"))
-        elif place.kind == FLOAT:
-            with np.errstate(invalid="ignore"):  # signalling NaN, which are refused below
-                words = read_words(self._scalar(place.number, which), 4)
-                values = words.astype(np.uint32).view(np.float32).astype(np.float64)
-        else:
-            values = read_words(self._scalar(place.number, which), 8).view(np.float64)
-        if not np.isfinite(values).all():
-            return None
-        return Numbers(values, StringColumn.of_lines(encode_lines(values.tolist())))
+            return None if integers is None else integers_as_numbers(integers)
+        return floats_as_numbers(partial(read_words, self.scalar(place.number, which)), place.kind)
 
     def times(self, place: Scalar, which: Ints) -> tuple[Ints, str] | None:
         integers = self._integers(place, which)

@@ -9,22 +9,25 @@ to `reading`: a message with another layout, a field that is missing or needs a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from broker.wire.columns import StringColumn
+from broker.wire.columns import StringColumn, decimals, glue
 from broker.wire.numbers import Numbers, read_numbers
+from broker.wire.records import encode_lines
 from joiner.mapping.documents import MESSAGE_BYTES_MAX, decode_document
 from joiner.mapping.fields import Columns, Fields, KafkaColumns, Places, StreamRecords, read_alike
 from joiner.mapping.framing import HEADER_BYTES
-from joiner.mapping.layouts import STRING, Found, Layout, Scalar, learn_layout
+from joiner.mapping.layouts import FLOAT, STRING, Found, Layout, Scalar, learn_layout
 from joiner.mapping.settings import StreamSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+    Doubles = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
 _LAYOUTS_MAX: Final = 32
@@ -45,7 +48,7 @@ SCHEMAS_MAX: Final = 8
 _SKELETONS_MAX: Final = 64
 """How many combinations of branches of a schema are known, and how many of a batch are read as columns."""
 
-PLAIN_MAX: Final = 10**15
+_PLAIN_MAX: Final = 10**15
 """Integers below this number are encoded with their digits and ``.0``."""
 
 _PLAIN_INTEGER_MAX: Final = 18
@@ -224,6 +227,50 @@ class ProgramReader:
             some = (data, rows) if len(mine) == len(rows) else (data.take(mine), rows.take(mine))
             columns = known.columns(some[0], spans, some[1], kafka.take(some[1]))
             read_alike(self.streams, columns, places, found, is_left)
+
+
+@dataclass(frozen=True)
+class FoundColumns:
+    """The scalars that a program has found in messages of one schema.
+
+    ``data``: the messages without their headers. ``spans``: see `layouts.Found`. The rest: see `fields.Columns`.
+    """
+
+    data: StringColumn
+    spans: Ints
+    rows: Ints
+    kafka: KafkaColumns
+
+    def raw(self, scalar: int) -> StringColumn:
+        """See `fields.Columns`."""
+        return StringColumn(self.data.data, self.spans[2 * scalar], self.spans[2 * scalar + 1])
+
+    def scalar(self, number: int, which: Ints) -> StringColumn:
+        """Return the bytes of a scalar in the messages at the given indices, which ascend."""
+        found = self.raw(number)
+        return found if len(which) == len(found) else found.take(which)
+
+
+def integers_as_numbers(integers: Ints) -> Numbers:
+    """Return integers as doubles."""
+    values = integers.astype(np.float64)
+    if integers.min() > -_PLAIN_MAX and integers.max() < _PLAIN_MAX:
+        return Numbers(values, glue(decimals(integers), b".0"))
+    return _encoded(values)
+
+
+def floats_as_numbers(words: Callable[[int], Ints], kind: int) -> Numbers | None:
+    """Return floats or doubles as doubles, or None if one of them is not finite. ``words``: their bits, by size."""
+    if kind == FLOAT:
+        with np.errstate(invalid="ignore"):  # signalling NaN, which are refused below
+            values = words(4).astype(np.uint32).view(np.float32).astype(np.float64)
+    else:
+        values = words(8).view(np.float64)
+    return _encoded(values) if np.isfinite(values).all() else None
+
+
+def _encoded(values: Doubles) -> Numbers:
+    return Numbers(values, StringColumn.of_lines(encode_lines(values.tolist())))
 
 
 def schema_ids(values: StringColumn, rows: Ints) -> Ints:
