@@ -36,7 +36,7 @@ from tests.integration.joiner_application import (
 from tests.integration.proposing import init
 from tests.integration.services import logged, wait_until
 from tests.integration.your_data import Stream, ksqldb_schema
-from tests.property.protobuf_data import varint, zigzag
+from tests.property.varints import varint, zigzag
 
 STREAMS: Final = """
 [registry]

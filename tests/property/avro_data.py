@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
+from tests.property.varints import zigzag
+
 NAMES: Final = ("a", "b", "c", "é")
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 LOGICAL: Final = tuple(
@@ -102,21 +104,7 @@ TEXTS: Final = (
 
 def number(draw: Draw, value: int) -> bytes:
     """Return an integer with a variable length: sometimes a longer one than necessary."""
-    return varint(value, longer=draw(st.sampled_from([0, 0, 0, 0, 1, 2])))
-
-
-def varint(value: int, longer: int = 0) -> bytes:
-    """Return an integer in Avro's encoding, with some bytes more than necessary, but at most 10."""
-    left = (value << 1) ^ (value >> 63)
-    found = bytearray()
-    while left > 0x7F:
-        found.append(left & 0x7F | 0x80)
-        left >>= 7
-    found.append(left)
-    for _ in range(min(longer, 10 - len(found))):
-        found[-1] |= 0x80
-        found.append(0)
-    return bytes(found)
+    return zigzag(value, longer=draw(st.sampled_from([0, 0, 0, 0, 1, 2])))
 
 
 def datum(draw: Draw, schema: Any) -> tuple[bytes, Any]:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
+from hypothesis import strategies as st
+
 from broker.wire.records import Unreadable
 from joiner.mapping.framing import SchemaTable
 from joiner.mapping.reading import MappedTopic
@@ -27,6 +29,26 @@ def plain(document: Any) -> Any:
     if isinstance(document, Decimal | float | int):
         return str(Decimal(document).normalize()) if math.isfinite(document) else repr(float(document))
     return document
+
+
+def damaged(draw: Any, message: bytes, hostile: Sequence[bytes], others: Sequence[bytes | None]) -> Any:
+    """Draw a message as it is, with some damage, or another one.
+
+    ``hostile``: what is inserted. ``others``: what is there instead of the message.
+    """
+    at = draw(st.integers(0, len(message)))
+    match draw(st.integers(0, 19)):
+        case 0:
+            return message[:at]
+        case 1:
+            return message[:at] + draw(st.sampled_from(hostile)) + message[at:]
+        case 2:
+            return message[:at] + draw(st.binary(min_size=1, max_size=2)) + message[at + 1 :]
+        case 3:
+            return message + b"\0"
+        case 4:
+            return draw(st.sampled_from(others))
+    return message
 
 
 def assert_read_alike(streams: list[dict[str, Any]], table: SchemaTable, values: Sequence[bytes | None]) -> None:

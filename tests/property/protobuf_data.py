@@ -19,6 +19,8 @@ from google.protobuf import (
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import strategies as st
 
+from tests.property.varints import varint
+
 Draw = Callable[..., Any]
 Field = descriptor_pb2.FieldDescriptorProto
 
@@ -30,24 +32,6 @@ SCALARS: Final = (
 _KEYS: Final = tuple(name for name in SCALARS if name not in {"float", "double", "bytes"})
 _ENUM: Final = {"ZERO": 0, "NULL": 0, "ONE": 1, "MINUS": -1, "LARGE": 2**31 - 1}
 _UNPACKED: Final = frozenset({"bytes", "string"})
-
-
-def varint(value: int, longer: int = 0) -> bytes:
-    """Return an unsigned integer of a variable length, with some bytes more than necessary, but at most 10."""
-    found, left = bytearray(), value & 2**64 - 1
-    while left > 0x7F:
-        found.append(left & 0x7F | 0x80)
-        left >>= 7
-    found.append(left)
-    for _ in range(min(longer, 10 - len(found))):
-        found[-1] |= 0x80
-        found.append(0)
-    return bytes(found)
-
-
-def zigzag(value: int) -> bytes:
-    """Return a signed integer in zigzag encoding, as in the list of indexes before a message."""
-    return varint((value << 1) ^ (value >> 63))
 
 
 def file_of(*messages: Any, syntax: str = "proto3", name: str = "t.proto", **more: Any) -> Any:

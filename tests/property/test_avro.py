@@ -21,8 +21,9 @@ from joiner.mapping.avro.program import Program
 from joiner.mapping.avro.reading import decode_datum
 from joiner.mapping.avro.schema import parse_schema
 from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header
-from tests.property.avro_data import NAMES, TOO_LONG, Draw, datum, deep_schemas, schemas, varint
-from tests.property.bulk_reading import assert_read_alike, plain
+from tests.property.avro_data import NAMES, TOO_LONG, datum, deep_schemas, schemas
+from tests.property.bulk_reading import assert_read_alike, damaged, plain
+from tests.property.varints import zigzag
 
 
 @given(st.data())
@@ -66,7 +67,7 @@ def test_whatever_the_data_are_they_are_a_datum_or_unreadable(data: st.DataObjec
 SEGMENTS: Final = st.lists(st.sampled_from(NAMES) | st.integers(-1, 1), max_size=3)
 HOSTILE: Final = (
     *(b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x7f", b"\x80" * 9 + b"\x01", b"\xff"),
-    *(varint(2**62), varint(-1)),
+    *(zigzag(2**62), zigzag(-1)),
 )
 
 
@@ -74,22 +75,8 @@ def path_of(segments: list[Any]) -> str:
     return "$" + "".join(f"[{one}]" if isinstance(one, int) else f"['{one}']" for one in segments)
 
 
-def damaged(draw: Draw, message: bytes) -> Any:
-    """Return a message as it is, or with some damage."""
-    at = draw(st.integers(0, len(message)))
-    match draw(st.integers(0, 19)):
-        case 0:
-            return message[:at]
-        case 1:
-            return message[:at] + draw(st.sampled_from(HOSTILE)) + message[at:]
-        case 2:
-            return message[:at] + draw(st.binary(min_size=1, max_size=2)) + message[at + 1 :]
-        case 3:
-            return message + b"\0"
-        case 4:
-            others = [None, b"", b"\0", b"\0\0\0\0", b"{}", add_header(99, b"\0"), add_header(98, b"")]
-            return draw(st.sampled_from(others))
-    return message
+OTHERS: Final = (None, b"", b"\0", b"\0\0\0\0", b"{}", add_header(99, b"\0"), add_header(98, b""))
+"""What the topic contains besides messages of a known schema."""
 
 
 @st.composite
@@ -145,14 +132,14 @@ def test_messages_are_read_in_bulk_as_one_by_one(
     for number in [*drawn, *more]:
         message = add_header(number, datum(data.draw, drawn[number])[0])
         # Conditions are evaluated in bulk only if many messages have the same values.
-        values += [damaged(data.draw, message) for _ in range(data.draw(st.integers(1, 9)))]
+        values += [damaged(data.draw, message, HOSTILE, OTHERS) for _ in range(data.draw(st.integers(1, 9)))]
     assert_read_alike(streams, table, values)
 
 
 @given(st.data())
 def test_what_a_program_understands_is_valid(data: st.DataObject) -> None:
     schema = data.draw(schemas() | st.sampled_from(TOO_LONG) | deep_schemas())
-    encoded = damaged(data.draw, datum(data.draw, schema)[0])
+    encoded = damaged(data.draw, datum(data.draw, schema)[0], HOSTILE, OTHERS)
     parsed = parse_schema(json.dumps(schema))
     with contextlib.suppress(ValueError):  # there is no program
         if encoded is not None and Program(parsed, []).run(StringColumn.of([encoded])).is_read[0]:
@@ -164,10 +151,10 @@ def test_what_a_program_understands_is_valid(data: st.DataObject) -> None:
 
 def test_an_array_has_few_items_for_each_byte_of_its_data() -> None:
     schema = parse_schema('{"type": "array", "items": "null"}')
-    assert decode_datum(schema, varint(10) + varint(0)) == [None] * 10
+    assert decode_datum(schema, zigzag(10) + zigzag(0)) == [None] * 10
     for count in (11, 2**62):
         with pytest.raises(Unreadable, match="more than 4 values for each byte of the data"):
-            decode_datum(schema, varint(count) + varint(0))
+            decode_datum(schema, zigzag(count) + zigzag(0))
 
 
 def test_a_float_is_the_double_that_equals_it() -> None:

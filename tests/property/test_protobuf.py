@@ -18,7 +18,7 @@ from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header
 from joiner.mapping.protobuf.messages import decode_framed, find_reader, find_type, split_indexes
 from joiner.mapping.protobuf.program import Program
 from joiner.mapping.protobuf.reading import ABSENT_MAX, VALUES_PER_BYTE, decode_message
-from tests.property.bulk_reading import assert_read_alike, plain
+from tests.property.bulk_reading import assert_read_alike, damaged, plain
 from tests.property.protobuf_data import (
     IMPORTED,
     Field,
@@ -30,9 +30,8 @@ from tests.property.protobuf_data import (
     files,
     topic_files,
     usual,
-    varint,
-    zigzag,
 )
+from tests.property.varints import varint, zigzag
 
 
 def decoded(file: Any, data: bytes) -> Any:
@@ -83,14 +82,14 @@ def test_damaged_messages_are_refused_as_by_the_runtime(data: st.DataObject, noi
     message = encoded(data.draw, kind.DESCRIPTOR)
     at = data.draw(st.integers(0, len(message)))
     inserted = data.draw(st.sampled_from(HOSTILE) | st.just(noise) | st.binary(min_size=1, max_size=2))
-    for damaged in (message[:at], message[:at] + inserted + message[at:], message[:at] + inserted + message[at + 1 :]):
+    for wrong in (message[:at], message[:at] + inserted + message[at:], message[:at] + inserted + message[at + 1 :]):
         try:
-            theirs = kind.FromString(damaged)
+            theirs = kind.FromString(wrong)
         except DecodeError:
             with pytest.raises(Unreadable):
-                decoded(file, damaged)
+                decoded(file, wrong)
         else:
-            assert plain(decoded(file, damaged)) == plain(document_of(theirs))
+            assert plain(decoded(file, wrong)) == plain(document_of(theirs))
 
 
 @given(st.data(), st.binary(max_size=60))
@@ -191,20 +190,8 @@ def topic_streams(draw: Any) -> list[dict[str, Any]]:
     return [{"topic": "t", "format": "protobuf", **one} for one in (first, second)]
 
 
-def damaged(draw: Any, message: bytes) -> Any:
-    """Return a message as it is, or with some damage."""
-    at = draw(st.integers(0, len(message)))
-    match draw(st.integers(0, 15)):
-        case 0:
-            return message[:at]
-        case 1:
-            return message[:at] + draw(st.sampled_from(HOSTILE)) + message[at:]
-        case 2:
-            return message[:at] + draw(st.binary(min_size=1, max_size=2)) + message[at + 1 :]
-        case 3:
-            others = [None, b"", b"\0", b"{}", add_header(1, b""), add_header(99, b"\0"), add_header(98, b"\0")]
-            return draw(st.sampled_from(others))
-    return message
+OTHERS: Final = (None, b"", b"\0", b"{}", add_header(1, b""), add_header(99, b"\0"), add_header(98, b"\0"))
+"""What the topic contains besides messages of a known schema."""
 
 
 @given(st.data())
@@ -226,7 +213,7 @@ def test_protobuf_messages_are_read_in_bulk_as_one_by_one(data: st.DataObject) -
         message = usual(data.draw, pool.FindMessageTypeByName(name))
         whole = add_header(1, data.draw(st.sampled_from(nested[name])) + message)
         # Conditions are evaluated in bulk only if many messages have the same values.
-        values += [damaged(data.draw, whole) for _ in range(data.draw(st.integers(1, 9)))]
+        values += [damaged(data.draw, whole, HOSTILE, OTHERS) for _ in range(data.draw(st.integers(1, 9)))]
     assert_read_alike(topic_streams(data.draw), table, values)
 
 
@@ -235,7 +222,7 @@ def test_what_a_protobuf_program_understands_is_valid(data: st.DataObject) -> No
     file = data.draw(topic_files() | files())
     descriptors = descriptors_of(*IMPORTED, file)
     descriptor = find_type(descriptors, (0,))
-    encoded_one = damaged(data.draw, usual(data.draw, descriptor) + encoded(data.draw, descriptor))
+    encoded_one = damaged(data.draw, usual(data.draw, descriptor) + encoded(data.draw, descriptor), HOSTILE, OTHERS)
     if encoded_one is not None and Program(descriptor, []).run(StringColumn.of([encoded_one])).is_read[0]:
         try:
             decode_message(find_reader(descriptors, (0,)), encoded_one)

@@ -25,7 +25,7 @@ from joiner.mapping.formats import document_decoder
 from joiner.mapping.framing import SCHEMA_LENGTH_MAX, RegisteredSchema, SchemaTable, add_header, split_header
 from joiner.mapping.reading import MappedTopic
 from joiner.mapping.settings import StreamSettings
-from tests.property.avro_data import varint
+from tests.property.varints import zigzag
 
 NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
 
@@ -53,14 +53,14 @@ def record_of(fields: dict[str, Any], data: bytes, **stream: Any) -> tuple[str, 
 def test_a_timestamp_is_exact_and_knows_its_unit(unit: str, factor: int, local: str) -> None:
     time = 1_700_000_000_000_000_001 // factor
     fields = {"t": ["null", logical("long", f"{local}timestamp-{unit}")], "v": "long"}
-    data = varint(1) + varint(time) + varint(3)
+    data = zigzag(1) + zigzag(time) + zigzag(3)
     assert record_of(fields, data, time="$.t", time_unit="s") == ("a", time * factor, 3.0, "5")
 
 
 def test_a_plain_long_is_in_the_unit_of_the_stream() -> None:
     fields = {"t": "long", "v": "int"}
-    assert record_of(fields, varint(17) + varint(3), time="$.t", time_unit="s")[1] == 17 * 10**9
-    assert record_of(fields, varint(17) + varint(3), time="$.t")[1] == 17 * 10**6
+    assert record_of(fields, zigzag(17) + zigzag(3), time="$.t", time_unit="s")[1] == 17 * 10**9
+    assert record_of(fields, zigzag(17) + zigzag(3), time="$.t")[1] == 17 * 10**6
 
 
 @pytest.mark.parametrize("kind", ["bytes", {"type": "fixed", "name": "F", "size": 3}])
@@ -68,7 +68,7 @@ def test_a_decimal_is_an_exact_number(kind: Any) -> None:
     base = kind if isinstance(kind, dict) else {"type": kind}
     schema = base | {"logicalType": "decimal", "precision": 9, "scale": 2}
     raw = (-123_456).to_bytes(3, "big", signed=True)
-    data = raw if isinstance(kind, dict) else varint(3) + raw
+    data = raw if isinstance(kind, dict) else zigzag(3) + raw
     assert decoded(schema, data) == Decimal("-1234.56")
     assert record_of({"v": schema}, data)[2] == -1234.56
 
@@ -76,7 +76,7 @@ def test_a_decimal_is_an_exact_number(kind: Any) -> None:
 def test_a_decimal_has_a_limit() -> None:
     schema = logical("bytes", "decimal", precision=400, scale=0)
     for size in (DECIMAL_BYTES_MAX, DECIMAL_BYTES_MAX + 1):
-        data = varint(size) + b"\x7f" * size
+        data = zigzag(size) + b"\x7f" * size
         if size > DECIMAL_BYTES_MAX:
             with pytest.raises(Unreadable, match="a decimal has 167 bytes"):
                 decoded(schema, data)
@@ -94,34 +94,34 @@ def test_a_value_that_is_not_finite_is_rejected(value: float, kind: str, form: s
     with pytest.raises(Unreadable, match=r"value at \$\.v: (nan|inf|-inf) is not a finite number"):
         record_of({"v": kind}, struct.pack(form, value))
     # Elsewhere, it does not matter, and is in no order with numbers.
-    data = struct.pack(form, value) + varint(2)
+    data = struct.pack(form, value) + zigzag(2)
     assert record_of({"x": kind, "v": "int"}, data, where="!($.x > 1) && !($.x < 1) && $.x != 1")[2] == 2.0
 
 
 @pytest.mark.parametrize(
     ("kind", "data", "condition"),
     [
-        ("string", varint(2) + b"ok", "$.x == 'ok'"),
-        ({"type": "enum", "name": "E", "symbols": ["off", "on"]}, varint(1), "$.x == 'on'"),
+        ("string", zigzag(2) + b"ok", "$.x == 'ok'"),
+        ({"type": "enum", "name": "E", "symbols": ["off", "on"]}, zigzag(1), "$.x == 'on'"),
         ("boolean", b"\1", "$.x == true"),
         ("double", struct.pack("<d", 0.1), "$.x == 0.1"),
-        (["null", "int"], varint(0), "$.x == null"),
+        (["null", "int"], zigzag(0), "$.x == null"),
         (
             {"type": "array", "items": "int"},
-            varint(2) + varint(7) + varint(8) + varint(0),
+            zigzag(2) + zigzag(7) + zigzag(8) + zigzag(0),
             "$.x[1] == 8 && $.x[-2] == 7",
         ),
-        ({"type": "map", "values": "int"}, varint(1) + varint(1) + b"k" + varint(7) + varint(0), "$.x.k == 7"),
-        (["null", NODE], varint(1) + varint(1) + varint(0), "$.x.next.next == null && !$.x.next.next.next"),
-        ("bytes", varint(1) + b"x", "$.x == $.x && $.x != 'x'"),
-        (logical("int", "date"), varint(19_000), "$.x == 19000"),
-        (logical("long", "timestamp-millis"), varint(17), "$.x == 17"),
+        ({"type": "map", "values": "int"}, zigzag(1) + zigzag(1) + b"k" + zigzag(7) + zigzag(0), "$.x.k == 7"),
+        (["null", NODE], zigzag(1) + zigzag(1) + zigzag(0), "$.x.next.next == null && !$.x.next.next.next"),
+        ("bytes", zigzag(1) + b"x", "$.x == $.x && $.x != 'x'"),
+        (logical("int", "date"), zigzag(19_000), "$.x == 19000"),
+        (logical("long", "timestamp-millis"), zigzag(17), "$.x == 17"),
     ],
 )
 def test_what_a_condition_sees(kind: Any, data: bytes, condition: str) -> None:
-    assert record_of({"x": kind, "v": "int"}, data + varint(3), where=condition)[2] == 3.0
+    assert record_of({"x": kind, "v": "int"}, data + zigzag(3), where=condition)[2] == 3.0
     with pytest.raises(ValueError, match="not enough values"):
-        record_of({"x": kind, "v": "int"}, data + varint(3), where=f"!({condition})")
+        record_of({"x": kind, "v": "int"}, data + zigzag(3), where=f"!({condition})")
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_what_a_condition_sees(kind: Any, data: bytes, condition: str) -> None:
         (b"\0\0\0\0", "it has 4 bytes, too few for the byte 0 and the id of a schema"),
         (b"\0" * (MESSAGE_BYTES_MAX + 1), "more than 1048576"),
         (add_header(1, b""), "not Avro of the schema 1: the data end too early"),
-        (add_header(1, varint(3) + b"ab"), "3 bytes should follow byte 1, but there are 2"),
-        (add_header(1, varint(-1)), "-1 bytes should follow byte 1"),
-        (add_header(1, varint(2**62)), "bytes should follow byte"),
-        (add_header(1, varint(1) + b"\xff"), "a string is not UTF-8"),
-        (add_header(1, varint(1) + b"ab"), "1 bytes follow the data"),
+        (add_header(1, zigzag(3) + b"ab"), "3 bytes should follow byte 1, but there are 2"),
+        (add_header(1, zigzag(-1)), "-1 bytes should follow byte 1"),
+        (add_header(1, zigzag(2**62)), "bytes should follow byte"),
+        (add_header(1, zigzag(1) + b"\xff"), "a string is not UTF-8"),
+        (add_header(1, zigzag(1) + b"ab"), "1 bytes follow the data"),
         (add_header(1, b"\xff" * 10), "has more than 64 bits"),
         (add_header(2, b""), "the schema registry has no schema with the id 2"),
         (add_header(3, b""), "the schema 3 is not of the type AVRO, but PROTOBUF"),
@@ -160,10 +160,10 @@ def test_what_cannot_be_decoded_says_why(value: bytes, reason: str) -> None:
     ("schema", "data", "reason"),
     [
         ("boolean", b"\2", "neither true nor false"),
-        ("int", varint(2**31), "more than 32 bits"),
-        (["null"], varint(1), "a union with 1 branches has the branch 1"),
-        ({"type": "enum", "name": "E", "symbols": ["a"]}, varint(-1), "an enum with 1 symbols has the value -1"),
-        (NODE, varint(1) * DEPTH_MAX + varint(0), "nested more than 100 levels deep"),
+        ("int", zigzag(2**31), "more than 32 bits"),
+        (["null"], zigzag(1), "a union with 1 branches has the branch 1"),
+        ({"type": "enum", "name": "E", "symbols": ["a"]}, zigzag(-1), "an enum with 1 symbols has the value -1"),
+        (NODE, zigzag(1) * DEPTH_MAX + zigzag(0), "nested more than 100 levels deep"),
     ],
 )
 def test_each_type_is_checked(schema: Any, data: bytes, reason: str) -> None:
@@ -197,8 +197,8 @@ def test_a_schema_that_cannot_be_used_says_why(text: str, reason: str) -> None:
 def test_a_schema_uses_the_types_of_those_that_it_refers_to() -> None:
     inner = '{"type": "enum", "name": "E", "namespace": "x", "symbols": ["a"]}'
     outer = '{"type": "record", "name": "R", "namespace": "x", "fields": [{"name": "e", "type": "E"}]}'
-    assert decode_datum(parse_schema(outer, (inner,)), varint(0)) == {"e": "a"}
-    assert decode_datum(parse_schema('"x.E"', (inner,)), varint(0)) == "a"
+    assert decode_datum(parse_schema(outer, (inner,)), zigzag(0)) == {"e": "a"}
+    assert decode_datum(parse_schema('"x.E"', (inner,)), zigzag(0)) == "a"
 
 
 @pytest.mark.parametrize("schema", [NODE, {"type": "array", "items": NODE}])
@@ -236,7 +236,7 @@ def test_a_schema_that_is_nested_too_deeply_has_no_program() -> None:
     fields = [nested(60, "long", "A"), nested(DEPTH_MAX - 61, "A59", "B"), nested(1, f"B{DEPTH_MAX - 62}", "C")]
     for count, is_deep in ((2, False), (3, True)):
         schema = {"type": "record", "name": "R", "fields": [{"name": f"f{n}", "type": fields[n]} for n in range(count)]}
-        data = varint(5) * count
+        data = zigzag(5) * count
         if is_deep:
             with pytest.raises(ValueError, match="nested too deeply"):
                 run_alike(schema, data)
@@ -256,15 +256,15 @@ def test_a_chain_of_any_length_has_no_program_and_is_not_decoded() -> None:
     with pytest.raises(ValueError, match="nested too deeply"):
         Program(few, [])
     with pytest.raises(Unreadable, match="nested more than 100 levels deep"):
-        decode_datum(few, varint(5))
+        decode_datum(few, zigzag(5))
 
 
 @pytest.mark.parametrize("size", [DECIMAL_BYTES_MAX, DECIMAL_BYTES_MAX + 1])
 def test_the_limit_of_decimals_applies_to_those_that_nobody_needs(size: int) -> None:
     is_valid = size == DECIMAL_BYTES_MAX
     schema = logical("bytes", "decimal", precision=400, scale=0)
-    assert run_alike(schema, varint(size) + b"\x7f" * size) is is_valid
-    assert run_alike("bytes", varint(size) + b"\x7f" * size)
+    assert run_alike(schema, zigzag(size) + b"\x7f" * size) is is_valid
+    assert run_alike("bytes", zigzag(size) + b"\x7f" * size)
     fixed = schema | {"type": "fixed", "name": "F", "size": size}
     if is_valid:
         assert run_alike(fixed, b"\x7f" * size)
@@ -291,7 +291,7 @@ def test_the_number_of_values_is_in_proportion_to_the_data() -> None:
     wide = {"type": "record", "name": "R", "fields": [{"name": f"f{n}", "type": "null"} for n in range(99)]}
     schema = {"type": "array", "items": wide}
     for count, is_valid in ((1, True), (1000, False)):
-        data = varint(count) + varint(0)
+        data = zigzag(count) + zigzag(0)
         if is_valid:
             assert len(decoded(schema, data)) == count
         else:
@@ -299,7 +299,7 @@ def test_the_number_of_values_is_in_proportion_to_the_data() -> None:
                 decoded(schema, data)
             assert not run_alike(schema, data)
     pairs = {"type": "array", "items": {"type": "record", "name": "P", "fields": [{"name": "a", "type": "boolean"}]}}
-    assert run_alike(pairs, varint(500) + b"\1" * 500 + varint(0))
+    assert run_alike(pairs, zigzag(500) + b"\1" * 500 + zigzag(0))
 
 
 @pytest.mark.parametrize(

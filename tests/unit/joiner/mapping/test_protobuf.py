@@ -21,7 +21,7 @@ from joiner.mapping.protobuf.messages import find_reader
 from joiner.mapping.protobuf.reading import FIELDS_MAX, decode_message
 from joiner.mapping.reading import MappedTopic
 from joiner.mapping.settings import StreamSettings
-from tests.property.protobuf_data import varint, zigzag
+from tests.property.varints import varint, zigzag
 
 PLANT: Final = """
     syntax = "proto3";

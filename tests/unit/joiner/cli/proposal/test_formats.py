@@ -18,8 +18,8 @@ from joiner.cli.proposal.settings import compose, try_out
 from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header
 from joiner.mapping.protobuf.compiling import compile_schema
 from joiner.mapping.settings import StreamSettings
-from tests.property.avro_data import Draw, datum, schemas, varint
-from tests.property.protobuf_data import varint as varint_of
+from tests.property.avro_data import Draw, datum, schemas
+from tests.property.varints import varint, zigzag
 from tests.unit.joiner.cli.proposal.sampled import (
     AT_MS,
     avro_topic,
@@ -166,7 +166,7 @@ def test_protobuf_messages_are_understood_like_json() -> None:
 
     def encoded(document: dict[str, Any]) -> bytes:
         at = document["at"]
-        stamp = b"\x08" + varint_of(at // 1000) + b"\x10" + varint_of(at % 1000 * 1_000_000)
+        stamp = b"\x08" + varint(at // 1000) + b"\x10" + varint(at % 1000 * 1_000_000)
         machine = document["machine"].encode()
         parts = (bytes([0x0A, len(machine)]), machine, bytes([0x12, len(stamp)]), stamp)
         return add_header(1, b"\0" + b"".join(parts) + b"\x19" + struct.pack("<d", document["rpm"]))
@@ -296,7 +296,7 @@ def avro_messages(draw: Draw) -> tuple[dict[str, Any], list[bytes]]:
     other = draw(schemas())
     messages = []
     for number in range(draw(st.integers(1, 5))):
-        usual = varint(2) + b"m1" + varint(AT_MS + number) + struct.pack("<d", number)
+        usual = zigzag(2) + b"m1" + zigzag(AT_MS + number) + struct.pack("<d", number)
         messages.append(add_header(1, usual + datum(draw, other)[0]))
     return record_of(host="string", ts=time, a="double", other=other), messages
 

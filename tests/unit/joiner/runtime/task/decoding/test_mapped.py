@@ -18,8 +18,8 @@ from joiner.runtime.task.decoding.intake import LEFT, RIGHT, Intake
 from joiner.runtime.task.decoding.keys import Keys
 from joiner.runtime.task.emit import sides_of
 from joiner.runtime.task.unit import Unit
-from tests.property.avro_data import varint
 from tests.property.protobuf_data import Field, class_of, descriptors_of, file_of, kind_of
+from tests.property.varints import zigzag
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, batch, lines, make_settings, message, thing_of
 
 DAY_MS = 86_400_000
@@ -167,8 +167,8 @@ SCHEMAS = SchemaTable({1: RegisteredSchema("AVRO", json.dumps(AVRO_SCHEMA))})
 
 def avro_plant(offset: int, time_ms: int, torque: float | None = None, thing: str = "a", schema_id: int = 1) -> Any:
     text = thing.encode()
-    data = varint(len(text)) + text + varint(time_ms) + varint(100 + offset)
-    data += varint(0) if torque is None else varint(1) + struct.pack("<d", torque)
+    data = zigzag(len(text)) + text + zigzag(time_ms) + zigzag(100 + offset)
+    data += zigzag(0) if torque is None else zigzag(1) + struct.pack("<d", torque)
     return message(offset, add_header(schema_id, data))
 
 
