@@ -17,6 +17,7 @@ from typing import Any
 from tests.unit.project.aligned_figures import figures_of_aligned_rows
 from tests.unit.project.page_figures import figures_of_the_page
 from tests.unit.project.recorded import Figure, contest, contests, evidence, trials
+from tests.unit.project.runtime_figures import figures_of_latency
 
 
 def _each(one: Iterable[float], other: Iterable[float]) -> list[float]:
@@ -256,16 +257,6 @@ def _faster_tables() -> list[float]:
     ]
 
 
-def _of_pass_through(rate: int, number: int) -> tuple[float, float]:
-    """Return a latency quantile of the joiner at a rate, in ms, and its ratio to that of the pass-through."""
-    found = [one for one in evidence("bench_latency")["figures"] if one["rate"] == rate]
-    ours, theirs = (
-        median(one["ms"][number] for one in found if one["contender"] == contender)
-        for contender in ("joiner", "pass-through")
-    )
-    return ours, ours / theirs
-
-
 _SPEED = "docs/speed.md"
 
 
@@ -368,15 +359,9 @@ def _speed_of_the_joiner() -> Iterable[Figure]:
     rates = {name: median(found) for name, found in evidence("bench_batches")["figures"].items()}
     yield Figure(_SPEED, "it joins {:.1f} million records a second", (rates.pop("joiner, results in Arrow"),))
     yield Figure(_SPEED, "without decoding them, processes {:.1f} million", (max(rates.values()),))
-    quantiles = [_of_pass_through(5_000, number) for number in range(3)]
     yield Figure(
         _SPEED,
-        "the p50 is {:.0f} ms, the p99 {:.0f} ms and the p99.9 {:.0f} ms: {:.2f}, {:.2f} and {:.2f} times those of",
-        (*(ours for ours, _ in quantiles), *(ratio for _, ratio in quantiles)),
-    )
-    yield Figure(
-        _SPEED,
-        "heap of at most 768 MB, the p99 is {:.0f} ms, {:.2f} times that of the pass-through",
+        "In older runs of all engines, the p99 was {:.0f} ms, {:.1f} times that of the pass-through",
         (_late_ms(PROCESS, 1), _late_ms(PROCESS, 1) / _late_ms(PASS_THROUGH, 1)),
     )
     nothing, much = (median(runs) for runs in evidence("bench_recovery")["figures"].values())
@@ -409,11 +394,6 @@ def _others() -> Iterable[Figure]:
     page = "docs/operations.md"
     yield Figure(page, "what was measured: {:.0f} thousand records/s", (_throughput(PROCESS, "records_per_s") / 1e3,))
     yield Figure(page, "| {:.0f} MB at full rate, plus the held records", (_throughput(PROCESS, "memory_bytes") / 1e6,))
-    yield Figure(
-        page,
-        "| p50 {:.0f} ms, p99 {:.0f} ms after the later record",
-        (_late_ms(PROCESS, 0), _late_ms(PROCESS, 1)),
-    )
     ratios = evidence("bench_metrics")["figures"]["thousand records a second"]["with / without"]
     yield Figure(
         "docs/metrics.md",
@@ -441,6 +421,7 @@ def figures() -> list[Figure]:
         *_speed_of_tables(),
         *figures_of_aligned_rows(),
         *_speed_of_the_joiner(),
+        *figures_of_latency(),
         *_spark(),
         *_others(),
     ]

@@ -1,0 +1,55 @@
+"""Lists the figures of the running joiner: the latency of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+from typing import Any
+
+from tests.unit.project.recorded import Figure, evidence
+
+_SPEED = "docs/speed.md"
+
+
+def figures_of_latency() -> Iterable[Figure]:
+    """Return the figures of results' latency against the pass-through with the same transactions."""
+    quantiles = [_of_pass_through(5_000, number) for number in range(3)]
+    yield Figure(
+        _SPEED,
+        "the p50 is {:.0f} ms, the p99 {:.0f} ms and the p99.9 {:.0f} ms: {:.1f}, {:.1f} and {:.1f} times those of",
+        (*(ours for ours, _ in quantiles), *(ratio for _, ratio in quantiles)),
+    )
+    yield Figure(_SPEED, "At 20,000, the p99 is {:.0f} ms, {:.1f} times as much", _of_pass_through(20_000, 1))
+    slow, quick = ([_cores(rate, who) for who in ("contender", "kafka", "measuring")] for rate in (5_000, 20_000))
+    yield Figure(_SPEED, "The joiner uses {:.2f} and {:.2f} cores", (slow[0], quick[0]))
+    yield Figure(
+        _SPEED, "with the measuring programs, {:.2f} and {:.2f} of the two cores are busy", (sum(slow), sum(quick))
+    )
+    p99, ratio = quantiles[1]
+    yield Figure(
+        "docs/benchmarks.md",
+        "In newer runs, timed from when a record was due, its p99 was {:.0f} ms, {:.1f} times that of the pass-through",
+        (p99, ratio),
+    )
+    yield Figure(
+        "docs/operations.md",
+        "| p50 {:.0f} ms, p99 {:.0f} ms after the later record",
+        (quantiles[0][0], quantiles[1][0]),
+    )
+
+
+def _of_pass_through(rate: int, number: int) -> tuple[float, float]:
+    """Return a latency quantile of the joiner at a rate, in ms, and its ratio to that of the pass-through."""
+    ours, theirs = (
+        median(one["ms"][number] for one in _runs(rate, contender)) for contender in ("joiner", "pass-through")
+    )
+    return ours, ours / theirs
+
+
+def _cores(rate: int, who: str) -> float:
+    """Return how many cores someone used while the joiner ran at a rate."""
+    return float(median(one[f"{who}_cores"] for one in _runs(rate, "joiner")))
+
+
+def _runs(rate: int, contender: str) -> list[dict[str, Any]]:
+    return [one for one in evidence("bench_latency")["figures"] if (one["rate"], one["contender"]) == (rate, contender)]
