@@ -5,6 +5,7 @@ It has one thread and no Kafka client, so that a fork is safe. It ends when the 
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import io
@@ -16,6 +17,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from joiner.core.compiled import compile_declared
@@ -23,10 +25,11 @@ from joiner.core.compiled import compile_declared
 REQUEST_BYTES_MAX: Final = 1 << 20
 
 _IMPORTED: Final = (
-    *("broker.kafka.native.memory", "joiner.cli.main", "joiner.runtime.runners.process"),
-    *("paho.mqtt.client", "prometheus_client", "fastapi", "uvicorn"),
+    *("broker.kafka.native.memory", "joiner.cli.main", "joiner.runtime.runners.process", "simulator.replay"),
+    *("connector.bridge", "connector.session", "db_connector.service", "db_connector.writer", "control.server"),
+    *("influxdb_client.client.influxdb_client", "psycopg"),
 )
-"""What the services import at their start: the joiner, and packages of the others."""
+"""What the services import at their start, but no module that is itself run by ``python -m``."""
 
 _COMPILED: Final = ("joiner.core", "joiner.alignment")
 """Packages whose compiled loops are loaded."""
@@ -48,6 +51,8 @@ class Request(NamedTuple):
             os.close(source)
         os.environ.clear()
         os.environ.update(self.content["environment"])
+        if os.environ.get("PYTHONFAULTHANDLER"):
+            faulthandler.enable()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(line_buffering="PYTHONUNBUFFERED" in os.environ)
         sys.argv = [self.content["module"], *self.content["arguments"]]
@@ -81,9 +86,13 @@ class ForkServer:
                     return None
                 out, errors, status = files
                 request = Request(json.loads(text), (out, errors, status))
+                # An interrupt that arrives before `_leave` would be lost in the fork.
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
                 number = os.fork()
                 if not number:
                     self._leave()
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+                if not number:
                     return request
                 os.close(out)
                 os.close(errors)
@@ -116,6 +125,10 @@ def main() -> None:
         importlib.import_module(name)
     for package in _COMPILED:
         compile_declared(package)
+    # A lock that another thread holds at a fork stays locked in it for ever.
+    threads = [task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    if len(threads) > 1:
+        raise RuntimeError(f"what is imported has started threads, so that a fork is not safe: {threads}")
     gc.collect()
     gc.freeze()
     request = ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve()

@@ -1,8 +1,9 @@
 """Starts services as forks of a process that has imported them, because most of the time of a start is imports.
 
 A fork is a process of its own, with its own memory, clients, threads and signals. What is not tested this way is that a
-new interpreter can import the service. `tests.packaging`, the pipeline of `tests.chaos`, the workers of `joiner run
---processes` and the commands in the tutorial start new interpreters.
+new interpreter can import the service. `tests.packaging`, `tests/unit/broker/test_commandline.py`, the first starts in
+the pipeline of `tests.chaos`, the workers of `joiner run --processes` and the commands in the tutorial start new
+interpreters.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
@@ -24,6 +26,15 @@ _ROOT: Final = Path(__file__).parents[2]
 _STATUS_BYTES_MAX: Final = 16
 _ANSWER_S: Final = 120.0
 """How long the server may take to start. Imports take seconds, and the first time on a machine, loops are compiled."""
+_END_S: Final = 20.0
+
+_READ_LATER: Final = frozenset(
+    {"PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "BROKER_HOST", "BROKER_PORT", "PYTEST_CURRENT_TEST"}
+)
+"""Variables without the project's prefix in which forks may differ, because they are read after the start or never."""
+
+_SERVERS_MAX: Final = 2
+"""The first Spark session changes the variables of the tests for good. More servers would cost more than they save."""
 
 
 class Forked(subprocess.Popen[bytes]):
@@ -42,6 +53,8 @@ class Forked(subprocess.Popen[bytes]):
         self._sigint_wait_secs = 0.25
         self._status = status
         self._reading = threading.Lock()
+        # Not before, because another thread may be waiting for it, and its number would be given to another file.
+        weakref.finalize(self, os.close, status)
 
     def _internal_poll(self, *_: Any, **__: Any) -> int | None:
         return self._ended(0.0)
@@ -57,7 +70,6 @@ class Forked(subprocess.Popen[bytes]):
             with self._reading:
                 if self.returncode is None:
                     status = os.read(self._status, _STATUS_BYTES_MAX)
-                    os.close(self._status)
                     # Without the server, nobody knows how the process has ended.
                     self.returncode = os.waitstatus_to_exitcode(int(status)) if status else 1
         return self.returncode
@@ -69,19 +81,28 @@ class Forked(subprocess.Popen[bytes]):
 
 
 class _Server:
-    """The server of this process, once something has been started."""
+    """A process that forks services. It is started by the first request."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.end)
 
     def request(self, content: bytes, files: Sequence[int]) -> int:
         """Send a request with file descriptors. Return the id of the new process."""
         if self._socket is None:
             self._socket = self._start()
-        socket.send_fds(self._socket, [content], files)
-        return int(self._socket.recv(_STATUS_BYTES_MAX))
+        try:
+            socket.send_fds(self._socket, [content], files)
+            answer = self._socket.recv(_STATUS_BYTES_MAX)
+        except OSError:
+            # An answer that comes later would be taken for that to the next request.
+            self.end()
+            raise
+        if not answer:
+            self.end()
+            raise RuntimeError("the process that forks services has ended; its own output says why")
+        return int(answer)
 
     def _start(self) -> socket.socket:
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -95,16 +116,24 @@ class _Server:
                 pass_fds=[its.fileno()],
             )
         mine.settimeout(_ANSWER_S)
-        atexit.register(self._end)
         return mine
 
-    def _end(self) -> None:
-        if self._socket is not None and self._process is not None:
-            self._socket.close()
+    def end(self) -> None:
+        """End the server, if it is running. The next request starts it again."""
+        if self._socket is None or self._process is None:
+            return
+        self._socket.close()
+        self._socket = None
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
             self._process.wait()
 
 
-_server: Final = _Server()
+_servers: Final[dict[frozenset[tuple[str, str]], _Server]] = {}
+"""The servers, by the variables that a fork takes over from them."""
+_asking: Final = threading.Lock()
 
 
 def start_forked(
@@ -112,23 +141,36 @@ def start_forked(
 ) -> subprocess.Popen[bytes]:
     """Run ``python -m module`` in the root folder with exactly this environment, and these files as its output."""
     command = [sys.executable, "-m", module, *arguments]
-    if not _can_be_forked(environment):
-        return subprocess.Popen(
-            command, cwd=_ROOT, env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=errors
-        )
-    content = json.dumps({"module": module, "arguments": arguments, "environment": dict(environment)}).encode()
-    status, its_status = os.pipe()
-    try:
-        with _server.lock:
-            number = _server.request(content, [out.fileno(), errors.fileno(), its_status])
-    finally:
-        os.close(its_status)
-    return Forked(command, number, status)
+    with _asking:
+        server = _server_for(environment)
+        if server is not None:
+            content = json.dumps({"module": module, "arguments": arguments, "environment": dict(environment)}).encode()
+            status, its_status = os.pipe()
+            try:
+                number = server.request(content, [out.fileno(), errors.fileno(), its_status])
+            except BaseException:
+                os.close(status)
+                raise
+            finally:
+                os.close(its_status)
+            return Forked(command, number, status)
+    return subprocess.Popen(
+        command, cwd=_ROOT, env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=errors
+    )
 
 
-def _can_be_forked(environment: Mapping[str, str]) -> bool:
-    """Return whether an environment differs from that of the server only in variables that are read after the start."""
-    if sys.platform != "linux":
-        return False
-    changed = environment.items() ^ os.environ.items()
-    return all(name.startswith("LSB_") or name == "PYTHONUNBUFFERED" for name, _ in changed)
+def _server_for(environment: Mapping[str, str]) -> _Server | None:
+    """Return a server whose forks can have this environment, or None if a new interpreter is necessary."""
+    inherited = _inherited(environment)
+    if sys.platform != "linux" or inherited != _inherited(os.environ):
+        return None
+    if inherited not in _servers and len(_servers) < _SERVERS_MAX:
+        _servers[inherited] = _Server()
+    return _servers.get(inherited)
+
+
+def _inherited(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    """Return the variables that a fork must have in common with its server."""
+    return frozenset(
+        (name, value) for name, value in environment.items() if not name.startswith("LSB_") and name not in _READ_LATER
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import random
@@ -13,11 +14,14 @@ from pathlib import Path
 if __name__ == "__main__":
     found = {
         "arguments": sys.argv[1:],
+        "program": sys.argv[0],
+        "path": sys.path,
         "folder": str(Path.cwd()),
         "variable": os.environ.get("LSB_TOLD"),
         "files": sorted(int(file.name) for file in Path("/proc/self/fd").iterdir()),
         "threads": threading.active_count(),
         "random": random.random(),
+        "tells_of_crashes": faulthandler.is_enabled(),
         "is_interruptible": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
     }
     sys.stdout.write(f"{json.dumps(found)}\n")

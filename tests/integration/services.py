@@ -131,7 +131,9 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 def kill_with_children(process: subprocess.Popen[bytes]) -> None:
     """Send SIGKILL to a service and all its descendants, as close together as possible."""
-    signal_all(with_children(process.pid), signal.SIGKILL)
+    # The id of a process that has ended may by now be that of another one.
+    if process.poll() is None:
+        signal_all(with_children(process.pid), signal.SIGKILL)
     process.wait(DEADLINE_S)
 
 

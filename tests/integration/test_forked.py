@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.integration import services
 from tests.integration.forked import Forked
 from tests.integration.services import DEADLINE_S, ROOT, handles, kill, run_service, start_service, wait_until
 
@@ -36,7 +37,7 @@ def waiting(log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_it_has_the_arguments_the_environment_and_the_files_of_a_new_interpreter() -> None:
-    variable = {"LSB_TOLD": "yes"}
+    variable = {"LSB_TOLD": "yes", "PYTHONFAULTHANDLER": "1"}
     forked = run_service(PROGRAM, "a", "b c", environment=variable)
     command, environment = [sys.executable, "-m", PROGRAM, "a", "b c"], os.environ | variable
     new = subprocess.run(
@@ -52,6 +53,7 @@ def test_it_has_the_arguments_the_environment_and_the_files_of_a_new_interpreter
     assert one.pop("random") != other.pop("random")
     assert one == other
     assert one["arguments"] == ["a", "b c"]
+    assert one["tells_of_crashes"]
     assert (forked.returncode, forked.stderr) == (0, new.stderr)
 
 
@@ -78,6 +80,15 @@ def test_a_killed_one_has_the_status_of_the_signal_and_is_gone(tmp_path: Path) -
         process.kill()  # without effect
         assert process.poll() == -signal.SIGTERM
         assert other.poll() is None
+
+
+def test_whoever_has_the_id_of_one_that_has_ended_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(services, "signal_all", lambda numbers, _: killed.extend(numbers))
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait(DEADLINE_S)
+    services.kill_with_children(process)
+    assert killed == []
 
 
 def test_an_interrupt_ends_it_and_not_the_next_one(tmp_path: Path) -> None:
