@@ -25,6 +25,7 @@ from broker.stack import LocalStack, ephemeral_stack
 from broker.stack.ports import choose_port
 from tests.chaos.limits import clock_variables, mount_disk, set_clock, unmount_disk
 from tests.chaos.wire import Wire, Wires
+from tests.integration.forked import start_forked
 from tests.integration.services import ROOT, kill
 
 SERVERS: Final = ("mqtt", "kafka", "influxdb")
@@ -240,6 +241,9 @@ class ChaosPipeline:
     rate: int
     standbys: int = 1
     """How many standbys each unit has."""
+    restarts_as_forks: bool = False
+    """Whether services that are started again are forks (see `start_forked`): the imports of a start take most of its
+    CPU time. Not for measurements of how long a restart takes."""
     name: str = field(default_factory=lambda: f"chaos-{uuid.uuid4().hex[:8]}")
     services: dict[str, Service] = field(default_factory=dict)
     configs: dict[str, Path] = field(default_factory=dict)
@@ -324,9 +328,13 @@ class ChaosPipeline:
         environment = {**os.environ, **self.environment(name)}
         if point:
             environment["LSB_CHAOS_DIE"] = point
+        command = [*module, *arguments]
         with service.log.open("ab") as log:
+            if self.restarts_as_forks and service.process is not None:
+                service.process = start_forked(command[0], command[1:], environment, log, log)
+                return
             service.process = subprocess.Popen(
-                [sys.executable, "-m", *module, *arguments],
+                [sys.executable, "-m", *command],
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,

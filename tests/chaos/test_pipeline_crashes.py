@@ -34,7 +34,7 @@ def test_every_pair_comes_out_once_whatever_dies(
     events = tmp_path / "events.json"
     write(Plan(events=count, seed=seed, machines=7, disorder=0.02, repeats=0.005, equal=0.005), events)
     servers.up()
-    pipeline = ChaosPipeline(servers, tmp_path, events, EVENTS_PER_S, standbys=seed % 2)
+    pipeline = ChaosPipeline(servers, tmp_path, events, EVENTS_PER_S, standbys=seed % 2, restarts_as_forks=True)
     play = Play(pipeline, acts)
     try:
         played = play.run()
