@@ -6,12 +6,14 @@ repeated ids, watermarks. The tester, which shares no code with the joiner, veri
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
 import subprocess
 import threading
 import uuid
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -48,10 +50,9 @@ SPARK_STARTS_S = 120.0
 """The deadline for Spark, whose first batch takes twenty seconds, and longer on a busy machine."""
 SPARK_STOPS_S = 14.0
 """How long a stage may take to stop: it exits by force after 12 s, and its JVM needs a moment to notice."""
-_FLOWING = 60_000
 _FLOWING_BATCH = 40
-_FLOWING_BETWEEN_S = 0.05
-"""For `flowing`: the number of entries (more than any test needs), entries in a batch, and time between batches."""
+_FLOWING_BETWEEN_S = 0.2
+"""For `flowing`: entries in a batch, and time between batches."""
 REPEATS_MAX = 2
 IN_VAIN = re.compile("in time|reclaimed|not confirmed")
 """Why a unit was not moved if a busy machine has kept a process from its part in time. Users then order it again."""
@@ -125,30 +126,34 @@ def record(thing: str, quantity: str, time_ms: Any, result: Any, identity: str) 
 
 
 def seeded_entries(seed: int, count: int, things: int = 7) -> list[Entry]:
-    """Return ``count`` entries: ascending times, some out of order, equal, late or redelivered, and watermarks."""
+    """Return the first ``count`` entries of `all_seeded_entries`."""
+    return [*itertools.islice(all_seeded_entries(seed, things), count)]
+
+
+def all_seeded_entries(seed: int, things: int = 7) -> Iterator[Entry]:
+    """Yield entries without end: ascending times, some out of order, equal, late or redelivered, and watermarks."""
     draw = random.Random(seed)
     names = things_over_all_units(things)
     clock = [BASE_MS + draw.randrange(5000) for _ in range(things)]
-    sent: list[Entry] = []
-    for number in range(count):
+    sent: deque[Entry] = deque(maxlen=40)
+    for number in itertools.count():
         which = draw.randrange(things)
         thing = names[which]
         chance = draw.random()
         if chance < 0.03 and sent:
-            sent.append(draw.choice(sent[-40:]))
-            continue
-        if chance < 0.05:
+            sent.append(draw.choice(sent))
+        elif chance < 0.05:
             watermark: dict[str, Any] = {
                 "mark": clock[which] - draw.randrange(3000),
                 "quantity": draw.choice(QUANTITIES),
             }
             sent.append(Entry(thing, json.dumps(watermark | {"thing": thing}).encode()))
-            continue
-        clock[which] += draw.choice([0, 0, 1, 7, 130, 900])
-        back = draw.choice([0, 0, 0, 0, 300, 900, 2500]) if chance > 0.8 else 0
-        quantity = draw.choice([*QUANTITIES, *QUANTITIES, "temperature"])
-        sent.append(record(thing, quantity, clock[which] - back, round(draw.uniform(-50, 500), 3), f"e{number}"))
-    return sent
+        else:
+            clock[which] += draw.choice([0, 0, 1, 7, 130, 900])
+            back = draw.choice([0, 0, 0, 0, 300, 900, 2500]) if chance > 0.8 else 0
+            quantity = draw.choice([*QUANTITIES, *QUANTITIES, "temperature"])
+            sent.append(record(thing, quantity, clock[which] - back, round(draw.uniform(-50, 500), 3), f"e{number}"))
+        yield sent[-1]
 
 
 def things_over_all_units(count: int) -> list[str]:
@@ -186,6 +191,7 @@ class Application:
     name: str = field(default_factory=lambda: f"j{uuid.uuid4().hex[:10]}")
     started: list[Joiner] = field(default_factory=list)
     _admin: AdminClient | None = None
+    _producer: Producer | None = None
 
     @property
     def config(self) -> Path:
@@ -226,6 +232,7 @@ class Application:
 
     def create_topics(self) -> None:
         """Create the data topics, before the joiner does."""
+        self._producer = None  # it may know topics of the same names that were deleted
         ensure_topics(self.admin(), data_topic_specs(self.settings().topics))
 
     def start(
@@ -251,10 +258,11 @@ class Application:
 
     def produce(self, entries: Iterable[Entry], topic: str = "data") -> None:
         """Write entries to a topic. Return when Kafka has acknowledged all of them."""
-        # Idempotent, so that retries preserve the order.
-        producer = Producer(
+        # Kept, because it takes longer to connect than to send. Idempotent, so that retries preserve the order.
+        producer = self._producer or Producer(
             {"bootstrap.servers": self.bootstrap, "message.max.bytes": 3_000_000, "enable.idempotence": True}
         )
+        self._producer = None
         failed: list[object] = []
 
         def note(error: object, _message: object) -> None:
@@ -267,6 +275,7 @@ class Application:
             producer.poll(0)
         assert producer.flush(DEADLINE_S) == 0
         assert not failed, failed[:3]
+        self._producer = producer
 
     def unit_of(self, thing: str) -> int:
         """Return the unit of a thing."""
@@ -348,6 +357,7 @@ class Application:
         """Kill running joiners and delete the topics."""
         for joiner in self.started:
             joiner.kill()
+        self._producer = None
         names = [
             *(self.topic(kind) for kind in TOPICS),
             *(f"{self.name}.{kind}" for kind in ("state", "control", "audit", "other", "elsewhere")),
@@ -399,13 +409,12 @@ def flowing(app: Application, seed: int) -> Iterator[None]:
     """Produce small batches for the duration of the block."""
     app.create_topics()
     stop = threading.Event()
-    entries = seeded_entries(seed, _FLOWING)
+    entries = all_seeded_entries(seed)
 
     def feed() -> None:
-        for start in range(0, _FLOWING, _FLOWING_BATCH):
-            app.produce(entries[start : start + _FLOWING_BATCH])
-            if stop.wait(_FLOWING_BETWEEN_S):
-                return
+        while not stop.is_set():
+            app.produce([*itertools.islice(entries, _FLOWING_BATCH)])
+            stop.wait(_FLOWING_BETWEEN_S)
 
     feeder = threading.Thread(target=feed)
     feeder.start()
