@@ -50,7 +50,9 @@ class PostgresqlServer:
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
         options = ["--username", USER, "--auth", "scram-sha-256", "--pwfile", str(secret)]
-        self._run("initdb", "--pgdata", str(folder / "data"), "--encoding", "UTF8", "--no-locale", *options)
+        self._run(
+            "initdb", "--pgdata", str(folder / "data"), "--encoding", "UTF8", "--no-locale", "--no-sync", *options
+        )
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

@@ -9,13 +9,12 @@ import random
 import signal
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.stack import LocalStack, ephemeral_stack
+from broker.stack import LocalStack
 from tests.integration.connector_pipeline import Pipeline, connector_pipeline, events, expected
 from tests.integration.services import kill, stop
 from tests.integration.tcp_door import Door
@@ -138,20 +137,16 @@ def test_a_stop_while_kafka_is_unavailable_keeps_unacknowledged_messages(pipelin
 
 
 @pytest.mark.slow
-def test_killing_the_connector_and_then_the_mqtt_broker_loses_nothing(pipeline: Pipeline) -> None:
-    with ephemeral_stack() as own:
-        own.up([own.mqtt])
-        port = str(own.mqtt.port)
-        process = pipeline.start(LSB_MQTT__HOST="127.0.0.1", LSB_MQTT__PORT=port)
-        away = replace(pipeline, mqtt_host="127.0.0.1", mqtt_port=own.mqtt.port)
-        away.publish(events(1_000))
-        kill(process)
-        away.publish(events(2_000)[1_000:])
-        own.mqtt.kill()
-        own.up([own.mqtt])
-        process = pipeline.start(LSB_MQTT__HOST="127.0.0.1", LSB_MQTT__PORT=port)
-        pipeline.wait_for_all(2_000)
-        assert stop(process) == 0
+def test_killing_the_connector_and_then_the_mqtt_broker_loses_nothing(pipeline: Pipeline, stack: LocalStack) -> None:
+    process = pipeline.start()
+    pipeline.publish(events(1_000))
+    kill(process)
+    pipeline.publish(events(2_000)[1_000:])
+    stack.mqtt.kill()
+    stack.up([stack.mqtt])
+    process = pipeline.start()
+    pipeline.wait_for_all(2_000)
+    assert stop(process) == 0
     assert set(pipeline.identities()) == expected(2_000)
 
 

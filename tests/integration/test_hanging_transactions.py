@@ -11,10 +11,12 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pytest
 from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AdminClient, ResourceType
 
 from broker.kafka.client_log import client_logger
 from broker.stack import LocalStack, ephemeral_stack
@@ -28,32 +30,44 @@ from tests.integration.joiner_application import (
     seeded_entries,
 )
 from tests.integration.services import DEADLINE_S, wait_until
+from tests.integration.test_topic_mistakes import set_config
 
 _TRANSACTION_S = 8
 
 
-@pytest.fixture(scope="module")
+_ACCEPTS_DELAYED: Final = "transaction.partition.verification.enable"
+"""The broker's setting. Without verification, it behaves as before Kafka 3.6 and accepts delayed writes. Newer releases
+accept them only rarely."""
+
+
+@pytest.fixture
 def own_stack() -> Iterator[LocalStack]:
     with ephemeral_stack(say=print) as stack:
-        stack.kafka.more = {
-            # Expired transactions are aborted promptly, even while the broker is starting.
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-            # The broker behaves as before Kafka 3.6 and accepts delayed writes. Newer releases accept them only rarely.
-            "transaction.partition.verification.enable": "false",
-        }
+        # Expired transactions are aborted promptly, even while the broker is starting.
+        stack.kafka.more = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
         stack.up([stack.kafka])
         yield stack
 
 
 @pytest.fixture
-def app(own_stack: LocalStack, tmp_path: Path) -> Iterator[Application]:
+def app_of_its_own(own_stack: LocalStack, tmp_path: Path) -> Iterator[Application]:
     yield from application(own_stack.kafka.address, tmp_path)
+
+
+@pytest.fixture
+def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
+    """An application on a broker that accepts delayed writes."""
+    admin = AdminClient({"bootstrap.servers": kafka})
+    set_config(admin, ResourceType.BROKER, "1", **{_ACCEPTS_DELAYED: "false"})
+    yield from application(kafka, tmp_path)
+    set_config(admin, ResourceType.BROKER, "1", **{_ACCEPTS_DELAYED: None})
 
 
 @pytest.mark.long
 def test_what_kafka_forgot_to_end_is_there_once_and_what_was_rolled_back_is_not(
-    app: Application, own_stack: LocalStack
+    app_of_its_own: Application, own_stack: LocalStack
 ) -> None:
+    app = app_of_its_own
     run_once(app, 61)
     app.produce(seeded_entries(62, 600))
     ends = app.ends()

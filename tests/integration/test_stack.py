@@ -36,12 +36,18 @@ def wait_for(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> N
         pause.wait(0.02)
 
 
-@pytest.fixture
-def own_mqtt() -> Iterator[LocalStack]:
-    """A separate stack with an MQTT broker, for tests that stop it."""
+@pytest.fixture(scope="module")
+def stack_to_stop() -> Iterator[LocalStack]:
     with ephemeral_stack() as own:
-        own.up([own.mqtt])
         yield own
+
+
+@pytest.fixture
+def own_mqtt(stack_to_stop: LocalStack) -> LocalStack:
+    """A separate stack with an MQTT broker that has no session, for tests that stop it."""
+    stack_to_stop.up([stack_to_stop.mqtt])
+    Subscriber(stack_to_stop.mqtt.port, acknowledge=False, keep=False).close()
+    return stack_to_stop
 
 
 def produce(bootstrap: str, topic: str, value: bytes) -> None:
@@ -148,9 +154,9 @@ def publish_slowly(port: int, first: int) -> None:
 
 
 class Subscriber:
-    """An MQTT client with a persistent session and manual acknowledgements."""
+    """An MQTT client with manual acknowledgements. ``keep``: whether it has a persistent session. If not, that ends."""
 
-    def __init__(self, port: int, *, acknowledge: bool, after_s: float = 0.0) -> None:
+    def __init__(self, port: int, *, acknowledge: bool, after_s: float = 0.0, keep: bool = True) -> None:
         self.got: list[int] = []
         self.session_present = False
         self._after_s, self._pause = after_s, threading.Event()
@@ -159,7 +165,7 @@ class Subscriber:
         self._client = paho.Client(
             paho.CallbackAPIVersion.VERSION2,
             "stack-subscriber",
-            clean_session=False,
+            clean_session=not keep,
             protocol=paho.MQTTv311,
             manual_ack=True,
         )
