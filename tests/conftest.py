@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from xdist.scheduler import LoadFileScheduling
 
 from broker.stack import LocalStack, ephemeral_stack
 from broker.stack.servers import Kafka
@@ -48,6 +50,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="takes minutes: make test-chaos, or LSB_CHAOS_FULL=1"))
     slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("chaos")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+class _OneSparkSession(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
+    """Gives each file of tests to a single test process, and all files that share a Spark session to the same one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/spark" if nodeid.startswith("tests/spark/") else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Choose how files are distributed to test processes (``--dist loadfile``)."""
+    return _OneSparkSession(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
