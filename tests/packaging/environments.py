@@ -1,13 +1,12 @@
 """Builds the wheel, and virtual environments that contain only the wheel and the packages of one lock file.
 
-The packages of a lock file are downloaded once, checked against its hashes, and stored with the other downloads, so
-that later runs need no network. Spark's packages would add 400 MB, so they are linked from the development environment,
-which was also installed with hash checking. Only the packages in the lock file are linked, at their locked versions.
+The packages are linked from the development environment, because copies would be 400 MB for Spark alone. It was
+installed with hash checking, and what the lock files say of a package is what its own lock file says (`lock_entries`).
+Only the packages in the lock file are linked, at their locked versions.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -20,8 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from packaging.requirements import Requirement
-
-from broker.stack.parts import parts_folder
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -97,17 +94,11 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def make_environment(folder: Path, wheel: Path, lock: str) -> Environment:
-    """Make an environment with the packages of ``requirements/<lock>.txt`` and the wheel."""
-    environment = _empty_environment(folder)
-    wheels = _downloaded(ROOT / "requirements" / "services.txt")
-    offline = ("--no-compile", "--no-index", "--find-links", str(wheels), "--require-hashes")
-    _pip(environment, "install", "--quiet", *offline, "--requirement", str(ROOT / "requirements" / f"{lock}.txt"))
-    return _with_wheel(environment, wheel)
-
-
 def link_environment(folder: Path, wheel: Path, lock: str) -> Environment:
-    """Make the same environment, but with links to the packages of the development environment instead of copies."""
+    """Make an environment with the wheel, and links to those packages of the development environment that are locked.
+
+    The packages are those of ``requirements/<lock>.txt``.
+    """
     environment = _empty_environment(folder)
     site = environment.site
     for name, version in locked(lock).items():
@@ -118,6 +109,12 @@ def link_environment(folder: Path, wheel: Path, lock: str) -> Environment:
             if not (site / top).exists():
                 (site / top).symlink_to(str(distribution.locate_file(top)))
     return _with_wheel(environment, wheel)
+
+
+def lock_entries(lock: str) -> set[str]:
+    """Return what ``requirements/<lock>.txt`` says of each package: its version, its condition and its hashes."""
+    text = (ROOT / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")
+    return set(re.findall(r"^\S.*(?:\n[ ].*)*", text, re.MULTILINE))
 
 
 def locked(lock: str) -> dict[str, str]:
@@ -136,18 +133,6 @@ def _empty_environment(folder: Path) -> Environment:
 def _with_wheel(environment: Environment, wheel: Path) -> Environment:
     _pip(environment, "install", "--quiet", "--no-compile", "--no-deps", "--no-index", str(wheel))
     return environment
-
-
-def _downloaded(lock: Path) -> Path:
-    """Return the folder with the wheels of a lock file, downloading them if missing."""
-    digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
-    folder = parts_folder(ROOT / ".lsb") / f"wheels-{digest}-{sys.implementation.cache_tag}"
-    if not folder.is_dir():
-        draft = folder.with_name(f"{folder.name}.{os.getpid()}")
-        only = ("--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:")
-        _pip(None, "download", *only, "--requirement", str(lock), "--dest", str(draft))
-        draft.rename(folder)
-    return folder
 
 
 def _pip(environment: Environment | None, *arguments: str) -> str:

@@ -9,7 +9,13 @@ from typing import Final
 import pytest
 
 import joiner
-from tests.packaging.environments import Environment, build_wheel, link_environment, locked, make_environment
+from tests.packaging.environments import (
+    Environment,
+    build_wheel,
+    link_environment,
+    lock_entries,
+    locked,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -43,6 +49,7 @@ SPARK: Final = """
 from pyspark.sql import SparkSession
 from joiner.spark import neighbour_join
 options = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.sql.shuffle.partitions": "1"}
+options["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 spark = SparkSession.builder.master("local[1]").config(map=options).getOrCreate()
 left = spark.createDataFrame([("mill", 10), ("mill", 30)], "machine string, at long")
 right = spark.createDataFrame([("mill", 20)], "machine string, at long")
@@ -59,12 +66,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def library(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return make_environment(tmp_path_factory.mktemp("library"), wheel, "library")
+    return link_environment(tmp_path_factory.mktemp("library"), wheel, "library")
 
 
 @pytest.fixture(scope="session")
 def service(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return make_environment(tmp_path_factory.mktemp("service"), wheel, "services")
+    return link_environment(tmp_path_factory.mktemp("service"), wheel, "services")
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +84,13 @@ def test_the_wheel_has_the_packages_of_the_pipeline_and_no_others(wheel: Path) -
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == INSTALLED
     assert "broker/stack/templates/kafka.properties" in names
+
+
+@pytest.mark.parametrize("lock", ["library", "services", "spark"])
+def test_pip_installs_the_same_files_of_a_package_as_in_the_development_environment(lock: str) -> None:
+    # The environments have links to those files. Whether a lock lacks a package, pip says in the tests below.
+    assert lock_entries(lock)
+    assert lock_entries(lock) < lock_entries("dev")
 
 
 def test_the_library_joins_with_numpy_and_numba_alone(library: Environment) -> None:
