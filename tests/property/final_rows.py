@@ -7,12 +7,15 @@ The final rows are ordered by time and content, and the frontiers follow them as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hypothesis import strategies as st
 
 from joiner.check.model import aligned, oracle
 from joiner.check.model.oracle import ALL_KEYS, Rec, Watermark
+
+if TYPE_CHECKING:
+    from joiner.spark.reordering import Reordered
 
 NOT_YET: Final = -(2**63)
 KEYS: Final = 3
@@ -144,3 +147,19 @@ def certain_rows(sides: Sequence[Expected], columns: Sequence[tuple[int, str, in
         given.append(aligned.Column(entries, dict.fromkeys(seqs, 0.0), rule, tolerance))
     found, _ = aligned.align(driver, given)
     return {numbers[seq] for seq in found} | sides[0].incomplete
+
+
+def check_wakes(operator: Reordered, first: int, last: int) -> None:
+    """Check that no watermark from ``first`` to ``last`` brings output before the one that the operator names.
+
+    Of those before it, only the last one is tried, because it brings whatever an earlier one would bring.
+    """
+    watermark = first
+    while watermark <= last:
+        wakes_at = operator.wakes_at()
+        if wakes_at is not None and wakes_at <= watermark:
+            operator.step(watermark=watermark)
+        else:
+            watermark = last if wakes_at is None else min(wakes_at - 1, last)
+            assert not operator.step(watermark=watermark).table.num_rows
+        watermark += 1

@@ -21,7 +21,7 @@ from joiner import ArgumentError, ColumnRule, column
 from joiner.spark.aligning.reordered_align import ReorderedAlign
 from joiner.spark.aligning.rules import AlignedColumn, AlignRules
 from joiner.spark.rows import Side
-from tests.property.final_rows import NOT_YET, Cut, Expected, Row, certain_rows, cuts
+from tests.property.final_rows import NOT_YET, Cut, Expected, Row, certain_rows, check_wakes, cuts
 
 SCHEMA = pa.schema(
     [("c0", pa.string()), ("c1", pa.int64()), ("c2", pa.int64()), ("c3", pa.int64()), ("c4", pa.float64())]
@@ -183,11 +183,7 @@ def test_no_watermark_makes_a_row_certain_before_the_time_that_was_announced(fee
     operator = ReorderedAlign(how)
     for cut in feed:
         step(operator, cut)
-    for watermark in range(max(feed[-1].watermark, 0), 60):
-        wakes_at = operator.wakes_at()
-        if operator.step(watermark=watermark).table.num_rows:
-            assert wakes_at is not None
-            assert watermark >= wakes_at
+    check_wakes(operator, max(feed[-1].watermark, 0), 59)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from joiner import ArgumentError
 from joiner.core.frontier import NEVER
 from joiner.spark.joining.reordered_join import ReorderedJoin, Rules, join_whole
 from joiner.spark.rows import Side
-from tests.property.final_rows import Cut, Expected, Numbered, Row, cuts, expected_rows
+from tests.property.final_rows import Cut, Expected, Numbered, Row, check_wakes, cuts, expected_rows
 
 SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64()), ("c2", pa.int64()), ("c3", pa.int64())])
 LATENESS = st.none() | st.integers(0, 8)
@@ -138,11 +138,7 @@ def test_no_watermark_brings_anything_forth_before_the_moment_that_was_told(feed
     join = ReorderedJoin(how)
     for cut in feed:
         join.step(*map(table, cut.sides), watermark=cut.watermark)
-    for watermark in range(max(feed[-1].watermark, 0), 60):
-        wakes_at = join.wakes_at()
-        if join.step(watermark=watermark).table.num_rows:
-            assert wakes_at is not None
-            assert watermark >= wakes_at
+    check_wakes(join, max(feed[-1].watermark, 0), 59)
 
 
 def test_a_state_is_not_continued_under_other_rules() -> None:
