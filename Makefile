@@ -106,7 +106,7 @@ compose-needs:
 test-chaos: setup ## many more crashes and limits, and all long tests, about an hour: make test-chaos CHAOS_SEEDS="7-12" CHAOS_REPORT=path
 	@LSB_CHAOS_FULL=1 LSB_CHAOS_REPORT="$(CHAOS_REPORT)" \
 	  $(call chaos,$(if $(filter-out file,$(origin CHAOS_SEEDS)),$(CHAOS_SEEDS),1-22))
-	@LSB_CHAOS_FULL=1 $(PY) -m pytest -m long $(SIDE_BY_SIDE) tests/integration tests/spark
+	@LSB_CHAOS_FULL=1 $(PY) -m pytest -m long $(SIDE_BY_SIDE) tests/integration tests/spark tests/simulation
 
 soak: setup ## an hour with a kill every minute: make soak SOAK_MINUTES=65 SOAK_REPORT=path
 	@$(PY) -m tests.chaos.soak --minutes $(SOAK_MINUTES) --report "$(SOAK_REPORT)"

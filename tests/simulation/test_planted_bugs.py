@@ -22,11 +22,11 @@ _OF_THE_STUB: Final = re.compile(r"failed with (TypeError|AttributeError|KeyErro
 
 FINDERS: Final = {
     "a_manifest_outlives_its_chunks": 182,
+    "claim_before_init": 68,
     "dangling_counts_as_rolled_back": 73,
     "failed_commit_is_ignored": 73,
     "group_offsets_are_believed": 2,
     "lost_answer_is_sent_again": 90,
-    "nobody_looks_behind_a_commit": 683,
     "own_run_is_not_checked": 265,
     "progress_is_cached": 392,
     "progress_that_was_rolled_back_is_not_read": 236,
@@ -42,6 +42,11 @@ ONLY: Final = {"group_offsets_are_believed": Incidents.reset_offsets}
 """For defects that show only after a certain incident, that incident. Histories without any other find them sooner."""
 
 
+LONG: Final = frozenset({"nobody_looks_behind_a_commit"})
+"""Defects that only one of thousands of histories shows, so that searching for them takes ten minutes. Unit tests find
+them too."""
+
+
 def histories(name: str) -> Iterator[tuple[int, Incident | None]]:
     """Yield the seeds of the histories in which to look for a defect, with the only incident that happens in each."""
     seeds = range(1, SEEDS_MAX + 1)
@@ -53,8 +58,10 @@ def histories(name: str) -> Iterator[tuple[int, Incident | None]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # some defects take hundreds of histories
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.timeout(3600)  # some defects take thousands of histories
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in PLANTED]
+)
 def test_a_planted_defect_is_found(name: str) -> None:
     with PLANTED[name]():
         for seed, only in histories(name):
