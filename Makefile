@@ -10,9 +10,10 @@ PYTHON ?= python3
 PY := .venv/bin/python
 CHAOS_SEEDS ?= 1
 
-# Two test processes, each with its own servers, because they spend half their time waiting. Files with slow tests come
-# first (tests/conftest.py), so that both processes finish at about the same time.
+# Test processes side by side. Files with slow tests come first (tests/conftest.py), so that all processes finish at about
+# the same time. Those of tests on real servers have their own servers, and wait for more than half of their time.
 SIDE_BY_SIDE ?= -n 2 --dist loadfile --no-loadscope-reorder
+ON_SERVERS ?= -n $(shell $(PYTHON) -m tests.side_by_side) --dist loadfile --no-loadscope-reorder
 CHAOS_REPORT ?= .lsb/chaos
 BENCH_REPORTS ?= .lsb
 SOAK_MINUTES ?= 65
@@ -85,7 +86,7 @@ test: ## everything that must pass: checks, all tests but the longest, one chaos
 	$(call say,Tests of rules and logic)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/simulation tests/packaging
 	$(call say,Tests on real servers$(comma) in Spark and with crashes at seeded moments (seed $(CHAOS_SEEDS)))
-	@$(call chaos,$(CHAOS_SEEDS)) tests/spark tests/integration $(SIDE_BY_SIDE) --durations 30
+	@$(call chaos,$(CHAOS_SEEDS)) tests/spark tests/integration $(ON_SERVERS) --durations 30
 	@printf '\nPASSED: checks, tests and crashes are all fine.\n'
 
 servers: influxd setup ## fetch Kafka, the MQTT broker and InfluxDB, if they are missing
