@@ -52,12 +52,15 @@ FINDERS: Final[dict[str, tuple[str, int]]] = {
     "a_pin_is_followed_before_the_state_is_built": ("pins in vain", 1),
     "a_standby_does_not_take_over_from_a_server_that_is_not_the_owner": ("handovers", 6),
     "an_outage_is_taken_for_failures": ("outage", 1),
+    "each_plans_with_its_own_number_of_standbys": ("troubled", 6),
     "nobody_is_silent": ("truncation", 1),
     "records_after_a_summary_are_skipped": ("upgrade", 56),
     "standbys_are_not_replaced": ("handovers", 1),
     "the_load_is_not_balanced": ("truncation", 1),
     "the_log_is_taken_for_complete": ("truncation", 1),
+    "units_of_a_server_that_has_ended_are_not_noted": ("handovers", 10),
     "who_was_heard_is_declared_gone": ("blinks", 23),
+    "whoever_is_to_take_a_unit_over_claims_it_before_a_warm_standby": ("handovers", 29),
     "whoever_was_gone_stays_gone": ("truncation", 1),
 }
 """For defects that few histories find, the kind and the seed of one that did when it was last looked for. It is played

@@ -31,6 +31,7 @@ FINDERS: Final = {
     "progress_is_cached": 392,
     "progress_that_was_rolled_back_is_not_read": 236,
     "records_of_other_applications_are_taken_for_ours": 230,
+    "snapshot_of_a_later_state": 37,
     "ticks_start_over_after_a_restore": 576,
     "what_hangs_is_rolled_back_without_a_note": 63,
     "who_was_fenced_does_not_wait": 2063,
