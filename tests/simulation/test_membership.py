@@ -51,6 +51,8 @@ PLAYS: Final[dict[str, Callable[[int], str]]] = {
 FINDERS: Final[dict[str, tuple[str, int]]] = {
     "a_pin_is_followed_before_the_state_is_built": ("pins in vain", 1),
     "a_standby_does_not_take_over_from_a_server_that_is_not_the_owner": ("handovers", 6),
+    "a_summary_loses_the_number_of_standbys": ("orders", 29),
+    "an_order_to_try_again_reaches_nobody": ("orders", 2),
     "an_outage_is_taken_for_failures": ("outage", 1),
     "each_plans_with_its_own_number_of_standbys": ("troubled", 6),
     "nobody_is_silent": ("truncation", 1),
