@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from confluent_kafka import KafkaException
 
@@ -13,6 +13,7 @@ from broker.wire.origin import ORIGIN_HEADER, Origin, decode_origin
 from joiner.check.found.evidence import EvidenceError, Message
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.clients import describe, log_range, make_admin, make_reader, read_to_end
+from joiner.runtime.repartition.prior import origin_header
 from joiner.runtime.repartition.progress import decode_progress
 from joiner.runtime.repartition.status import committed_offsets
 
@@ -118,13 +119,11 @@ def _explaining(topic: str) -> Iterator[None]:
 
 
 def _origin_of(message: KafkaMessage, topic: str, partition: int) -> Origin | None:
-    """Return the place of the original, or None if the message is no copy, such as a record that was put back."""
-    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-    values = [value for name, value in headers if name == ORIGIN_HEADER]
-    if not values:
+    """Return the place of the original, or None if the message is no copy."""
+    if (value := origin_header(message)) is None:
         return None
     try:
-        return decode_origin(values[0] or b"")
+        return decode_origin(value)
     except ValueError as error:
         where = f"{topic} partition {partition} offset {message.offset()}"
         fault = f"the header {ORIGIN_HEADER} of {where}: {error}"

@@ -163,6 +163,17 @@ def timed_out(what: str) -> KafkaException:
     return KafkaException(KafkaError(KafkaError._TIMED_OUT, what))  # noqa: SLF001 - the public name of the constant
 
 
+def how_to_end(kafka: KafkaSettings, topic: str, partition: int, at: int) -> str:
+    """Return what an operator can do about a transaction of another producer that is open from an offset on."""
+    command = f"kafka-transactions.sh --bootstrap-server {kafka.bootstrap_servers}"
+    return (
+        "If it belongs to another program, that program must end it, or the broker will after the program's "
+        "transaction.timeout.ms. If Kafka has lost track of it, "
+        f"`{command} find-hanging --topic {topic} --partition {partition}` lists it, and `{command} abort "
+        f"--topic {topic} --partition {partition} --start-offset {at}` ends it"
+    )
+
+
 def is_fenced(error: KafkaException) -> bool:
     """Return whether an error means that another producer has, or may have, initialised the transactional id.
 

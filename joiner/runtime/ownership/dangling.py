@@ -61,7 +61,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from broker.wire.records import OutputRecord, Rejected, encode
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import read_tried
-from joiner.runtime.kafka.clients import TIMEOUT_S, log_ends, log_range, make_producer, read_to_end, timed_out
+from joiner.runtime.kafka.clients import (
+    TIMEOUT_S,
+    how_to_end,
+    log_ends,
+    log_range,
+    make_producer,
+    read_to_end,
+    timed_out,
+)
 from joiner.runtime.kafka.pending_markers import holds_results, identities_in, identity_of
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import FIRST_LOOK_S, LOOK_S, UnitTransactions, offsets_as_text
@@ -305,13 +313,9 @@ def _what_is_open(settings: JoinerSettings, unit: int, open_from: Mapping[str, i
     """Return the error message for a transaction that our abort did not end because it is another producer's."""
     places = ", ".join(f"{topic} [{unit}] from offset {at}" for topic, at in open_from.items())
     topic, at = next(iter(open_from.items()))
-    command = f"kafka-transactions.sh --bootstrap-server {settings.kafka.bootstrap_servers}"
     return (
-        f"a transaction that does not belong to this unit has been open for {TIMEOUT_S:.0f} s in {places}. If it "
-        "belongs to another program, that program must end it, or the broker will after the program's "
-        "transaction.timeout.ms. If Kafka has lost track of it, "
-        f"`{command} find-hanging --topic {topic} --partition {unit}` lists it, and `{command} abort "
-        f"--topic {topic} --partition {unit} --start-offset {at}` ends it"
+        f"a transaction that does not belong to this unit has been open for {TIMEOUT_S:.0f} s in {places}. "
+        + how_to_end(settings.kafka, topic, unit, at)
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from broker.wire.origin import ORIGIN_HEADER, Origin, decode_origin
-from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
+from joiner.runtime.kafka.clients import TIMEOUT_S, how_to_end, log_range, make_reader, read_to_end
 from joiner.runtime.repartition.progress import decode_progress
 from joiner.runtime.repartition.status import committed_offsets
 
@@ -23,11 +23,15 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
     from broker.kafka.topics import TopicFacts
+    from broker.settings import KafkaSettings
     from joiner.runtime.clock import Clock
     from joiner.runtime.repartition.merging import Place
     from joiner.runtime.settings import JoinerSettings
 
 _REPORT_S: Final = 10.0
+
+_LOOK_S: Final = 0.1
+"""The time between two looks whether a transaction has ended."""
 
 _FETCHED_KIB: Final = 16 * 1024
 
@@ -46,13 +50,14 @@ class Prior(NamedTuple):
 
     ``offset`` and ``note``: what was committed before the copies were read. If it is the same when copying begins,
     nobody has copied anything since. ``first`` and ``last``: the offsets of the first and last original of which there
-    is a copy, or None if there is no copy.
+    is a copy, or None if there is no copy. ``has_begun``: whether copying of its topic has begun, with any partition.
     """
 
     offset: int
     note: str
     first: int | None
     last: int | None
+    has_begun: bool = False
 
 
 @dataclass
@@ -113,24 +118,36 @@ def read_prior(
         closing(make_reader(settings.kafka, group, **relaxed)) as asking,
         closing(make_reader(settings.kafka, group, queued_max_messages_kbytes=_FETCHED_KIB)) as reading,
     ):
-        log = _CopyReader(asking, reading, clock, is_over)
+        log = _CopyReader(settings.kafka, asking, reading, clock, is_over)
         for topic, target in settings.repartitioned.items():
             scan = scans.of(target, facts[target].topic_id)
             log.check_origin(scan, target, facts[target].partitions, topic)
-            doubtful = {}
+            doubtful, has_begun = {}, False
             for place in committed_offsets(asking, topic, facts[topic].partitions):
                 progress = decode_progress(place.metadata)
                 other = progress is not None and progress.target != facts[target].topic_id
                 if place.offset < 0 or other:
                     doubtful[place.partition] = place.offset, place.metadata or ""
+                else:
+                    has_begun = True
             if doubtful:
                 log.read(scan, target, facts[target].partitions, topic)
                 if scan.sources - {facts[topic].topic_id}:
                     raise recreated(settings, topic)
+                has_begun = has_begun or bool(scan.ranges)
                 for number, (offset, note) in doubtful.items():
                     first, last = scan.ranges.get(number, (None, None))
-                    found[topic, number] = Prior(offset, note, first, last)
+                    found[topic, number] = Prior(offset, note, first, last, has_begun)
     return found
+
+
+def reset_offset(settings: JoinerSettings, topic: str, partition: int, to: str) -> str:
+    """Return what an operator has to do to continue copying a partition elsewhere. ``to``: an option of the command."""
+    return (
+        "stop all processes that repartition, then set the group's offset of this partition: kafka-consumer-groups "
+        f"--bootstrap-server … --group {settings.repartition_group} --topic {topic}:{partition} --reset-offsets {to} "
+        "--execute"
+    )
 
 
 def recreated(settings: JoinerSettings, topic: str) -> RepartitionError:
@@ -145,8 +162,10 @@ def recreated(settings: JoinerSettings, topic: str) -> RepartitionError:
 class _CopyReader:
     """Reads copies. ``asking``: a read-uncommitted consumer for ends of logs. ``reading``: a read-committed one."""
 
-    def __init__(self, asking: Consumer, reading: Consumer, clock: Clock, is_over: Callable[[], bool]) -> None:
-        self._asking, self._reading, self._clock, self._is_over = asking, reading, clock, is_over
+    def __init__(
+        self, kafka: KafkaSettings, asking: Consumer, reading: Consumer, clock: Clock, is_over: Callable[[], bool]
+    ) -> None:
+        self._kafka, self._asking, self._reading, self._clock, self._is_over = kafka, asking, reading, clock, is_over
 
     def check_origin(self, scan: Scan, target: str, partitions: int, topic: str) -> None:
         """Raise `RepartitionError` if the first copy is of another topic than ``topic``.
@@ -173,6 +192,7 @@ class _CopyReader:
         for partition in range(partitions):
             # With the end of a read-uncommitted consumer, open transactions are waited for: copies may be behind them.
             low, high = log_range(self._asking, target, partition)
+            self._wait_until_stable(target, partition, high)
             for origin in self._origins(target, partition, max(low, scan.ends.get(partition, 0)), high):
                 count += 1
                 if origin.topic == topic:
@@ -189,6 +209,23 @@ class _CopyReader:
                 target,
                 {number: last for number, (_, last) in sorted(scan.ranges.items())},
             )
+
+    def _wait_until_stable(self, target: str, partition: int, end: int) -> None:
+        """Wait until all transactions that have begun before ``end`` have ended.
+
+        Raises `RepartitionError` if one of them lasts for too long, and `Stopped`.
+        """
+        deadline_s = self._clock.monotonic_s() + TIMEOUT_S
+        while (stable := log_range(self._reading, target, partition)[1]) < end:
+            if self._is_over():
+                raise Stopped
+            if self._clock.monotonic_s() > deadline_s:
+                message = (
+                    f"the copies in {target} [{partition}] cannot be read: a transaction has been open from offset "
+                    f"{stable} for {TIMEOUT_S:.0f} s. {how_to_end(self._kafka, target, partition, stable)}"
+                )
+                raise RepartitionError(message)
+            self._clock.sleep(_LOOK_S)
 
     def _origins(self, target: str, partition: int, low: int, high: int) -> Iterator[Origin]:
         """Yield the origins of the committed copies between two offsets. Raises `Stopped` if it is to stop."""
@@ -208,10 +245,15 @@ class Stopped(Exception):
 
 
 def origin_of(message: Message) -> Origin | None:
-    """Return the place of the original, or None if the message is no copy, such as a record that was put back."""
-    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-    values = [value for name, value in headers if name == ORIGIN_HEADER]
+    """Return the place of the original, or None if the message is no copy."""
+    value = origin_header(message)
     try:
-        return decode_origin(values[0] or b"") if values else None
+        return None if value is None else decode_origin(value)
     except ValueError:
         return None
+
+
+def origin_header(message: Message) -> bytes | None:
+    """Return the header that names the original, or None if there is none, as in a record that was put back."""
+    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    return next((value or b"" for name, value in headers if name == ORIGIN_HEADER), None)

@@ -59,7 +59,10 @@ class Starts:
             raise RepartitionError(message)
         if prior is None or prior.first is None or prior.last is None:
             low, high = log_range(self._consumer, topic, number)
-            at = low if self._settings.application.start == "earliest" else high
+            # A partition that was added after copying of its topic had begun is copied as a whole. An older one of
+            # which there are no copies may be, too: that is better than leaving out what has arrived in the meantime.
+            is_whole = prior is None or prior.has_begun or self._settings.application.start == "earliest"
+            at = low if is_whole else high
             return at, at
         if committed.offset >= 0:
             message = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,10 @@ class Log:
         self.read: list[tuple[int, int]] = []
         self.scans = CopyScans()
         self.is_over = False
+        self.looks, self.looks_at_stop = 4, -math.inf
+        """How often the stable end is asked for until the transaction before the last message ends, and what is left of
+        that when the process is stopped.
+        """
         monkeypatch.setattr(prior, "make_reader", lambda *_, **more: SimpleNamespace(close=lambda: None, **more))
         monkeypatch.setattr(prior, "committed_offsets", self._offsets)
         monkeypatch.setattr(prior, "log_range", self._range)
@@ -43,8 +48,9 @@ class Log:
 
     def _range(self, consumer: Any, _topic: str, partition: int) -> tuple[int, int]:
         # For the read-committed consumer, the last message is behind an open transaction.
-        hidden = not hasattr(consumer, "isolation_level")
-        return 0, max(0, len(self.logs[partition]) - hidden)
+        is_stable = hasattr(consumer, "isolation_level")
+        self.looks -= not is_stable
+        return 0, max(0, len(self.logs[partition]) - (not is_stable and self.looks > 0))
 
     def _read(self, _reader: Any, _clock: Any, _topic: str, partition: int, low: int, high: int) -> Iterator[Any]:
         for number in range(low, high):
@@ -55,7 +61,10 @@ class Log:
 
     def found(self, facts: dict[str, TopicFacts] = FACTS) -> dict[tuple[str, int], Prior]:
         settings = make_settings(stream=[SPEED], partitions=2)
-        return read_prior(settings, facts, ManualClock(), lambda: self.is_over, self.scans)
+        return read_prior(settings, facts, ManualClock(), self._is_over, self.scans)
+
+    def _is_over(self) -> bool:
+        return self.is_over or self.looks < self.looks_at_stop
 
 
 def test_copies_are_read_only_if_an_offset_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,10 +78,37 @@ def test_the_first_and_last_original_are_found_whatever_else_is_there(monkeypatc
     log = Log(monkeypatch, [None, b"plant/0/7", b"plant/2/1", b"other/0/99"], [b"?", b"plant/0/5", b"plant/0/9"])
     log.committed = [MISSING, MISSING, FORMER]
     assert log.found() == {
-        ("plant", 0): Prior(*MISSING, 5, 9),
-        ("plant", 1): Prior(*MISSING, None, None),
-        ("plant", 2): Prior(*FORMER, 1, 1),
+        ("plant", 0): Prior(*MISSING, 5, 9, has_begun=True),
+        ("plant", 1): Prior(*MISSING, None, None, has_begun=True),
+        ("plant", 2): Prior(*FORMER, 1, 1, has_begun=True),
     }
+
+
+@pytest.mark.parametrize(
+    ("committed", "begun"),
+    [([MISSING] * 3, [False]), ([FORMER, MISSING, MISSING], [False]), ([VALID, MISSING, MISSING], [True])],
+)
+def test_copying_of_a_topic_has_begun_if_there_is_an_offset_or_a_copy_of_any_partition(
+    monkeypatch: pytest.MonkeyPatch, committed: list[tuple[int, str]], begun: list[bool]
+) -> None:
+    log = Log(monkeypatch)
+    log.committed = committed
+    assert log.found()["plant", 2] == Prior(*MISSING, None, None, *begun)
+    log.logs[0].append(b"plant/0/3")
+    assert log.found()["plant", 2] == Prior(*MISSING, None, None, has_begun=True)
+
+
+def test_a_transaction_that_does_not_end_is_named_with_the_way_to_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be copies behind it. Without them, their originals would be copied again."""
+    log = Log(monkeypatch, [b"plant/0/7"] * 9)
+    log.committed = [MISSING] * 3
+    log.looks = 10_000
+    command = rf"kafka-transactions\.sh .* abort --topic {TARGET} --partition 0 --start-offset 8"
+    with pytest.raises(RepartitionError, match=rf"{TARGET} \[0\] cannot be read: .* offset 8 for 30 s.*{command}"):
+        log.found()
+    log.looks, log.looks_at_stop = 10_000, 9_990
+    with pytest.raises(Stopped):
+        log.found()
 
 
 def test_copies_of_another_topic_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +125,7 @@ def test_copies_of_an_earlier_topic_of_the_same_name_are_refused(monkeypatch: py
         with pytest.raises(RepartitionError, match=f"plant was deleted and recreated.*deletes {TARGET}"):
             log.found()
     log.logs = ([b"plant/0/7/source-id"], [])
-    assert log.found(FACTS | {TARGET: TopicFacts("another-id", 2)})["plant", 0] == Prior(*MISSING, 7, 7)
+    assert log.found(FACTS | {TARGET: TopicFacts("another-id", 2)})["plant", 0] == Prior(*MISSING, 7, 7, has_begun=True)
 
 
 def test_each_copy_is_read_once_however_often_copying_starts_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +136,10 @@ def test_each_copy_is_read_once_however_often_copying_starts_over(monkeypatch: p
     assert log.found() == first
     assert log.read == []
     log.logs[1].append(b"plant/2/5")
-    assert log.found() == {("plant", 0): Prior(*MISSING, 7, 8), ("plant", 2): Prior(*MISSING, 5, 5)}
+    assert log.found() == {
+        ("plant", 0): Prior(*MISSING, 7, 8, has_begun=True),
+        ("plant", 2): Prior(*MISSING, 5, 5, has_begun=True),
+    }
     assert log.read == [(1, 1)]
 
 
