@@ -6,12 +6,16 @@ deleted and recreated, or the key may have been another one.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 import msgspec
 
-_KEY_LENGTH_MAX: Final = 1000
+_KEY_BYTES_MAX: Final = 2_000
 """Kafka limits a note to 4,096 bytes by default (``offset.metadata.max.bytes``)."""
+
+_BEGINNING: Final = 100
+"""How many characters of a longer key are noted."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -28,8 +32,10 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def shown_key(key: str) -> str:
-    """Return a key's path as it is noted."""
-    return key[:_KEY_LENGTH_MAX]
+    """Return a key's path as it is noted: one that is too long with a hash of its rest."""
+    if len(msgspec.json.encode(key)) <= _KEY_BYTES_MAX:
+        return key
+    return f"{key[:_BEGINNING]}… (SHA-256 {hashlib.sha256(key.encode()).hexdigest()})"
 
 
 def encode_progress(progress: Progress) -> str:

@@ -7,24 +7,22 @@ partitions are read in the meantime.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from broker.kafka.group_member import give_partitions_back, member_config
-from broker.kafka.topics import TopicFacts, is_passing
+from broker.kafka.topics import TopicFacts
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.gaps import GapVerifier
 from joiner.runtime.kafka.batches.reader import make_batch_reader
-from joiner.runtime.kafka.clients import is_passing as is_passing_event
-from joiner.runtime.kafka.clients import make_consumer
+from joiner.runtime.kafka.clients import is_passing, log_range, make_consumer
 from joiner.runtime.kafka.transaction import OwnershipInDoubt
+from joiner.runtime.repartition.awaited import AwaitedOffsets
 from joiner.runtime.repartition.merging import Part, Place, TimeMerger
-from joiner.runtime.repartition.prior import Prior, RepartitionError
+from joiner.runtime.repartition.prior import Prior, RepartitionError, reset_offset
 from joiner.runtime.repartition.progress import encode_progress
 from joiner.runtime.repartition.starts import Starts
 from joiner.runtime.settings import JoinerSettings
@@ -39,16 +37,7 @@ _BATCH_MESSAGES: Final = 5_000
 _FETCHED_KIB: Final = 16 * 1024
 """The size of the messages that the client fetches ahead, which limits the memory that copying takes."""
 
-_ASK_S: Final = 0.5
-"""How long to wait for the committed offsets, and between two such requests."""
-
-_LONG_S: Final = 10.0
-"""After how long a committed offset that cannot be read is reported, and how often. A transaction of a process that has
-died ends by then."""
-
 _OUT_OF_RANGE: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the public name of the constant
-
-_log = logging.getLogger(__name__)
 
 
 class SourceReader:
@@ -67,12 +56,6 @@ class SourceReader:
         """
         self._settings, self._clock = settings, clock
         self._topics = sorted(settings.repartitioned)
-        self._asked: dict[Place, float] = {}
-        """Assigned partitions whose committed offsets are not known yet, and since when."""
-        self._unread: dict[Place, int] = {}
-        """Those of them that have waited for long, and the number of their offsets."""
-        self._ask_s = 0.0
-        self._warn_s = 0.0
         self._positions: dict[Place, int] = {}
         """The offset of each partition up to which messages have been returned."""
         self._fetched: dict[Place, int] = {}
@@ -93,6 +76,7 @@ class SourceReader:
             queued_max_messages_kbytes=_FETCHED_KIB,
             **member_config(application.session_timeout, None),
         )
+        self._awaited = AwaitedOffsets(self._consumer, clock)
         self._starts = Starts(settings, facts, prior, self._consumer)
         self._reader = make_batch_reader(
             self._consumer, self._topics, _BATCH_MESSAGES, native=application.native, keyed=self._topics
@@ -168,7 +152,7 @@ class SourceReader:
     def lags(self) -> dict[str, int]:
         """Return the number of offsets that are not copied yet, by topic, of the partitions read here. No request."""
         found: dict[str, int] = {}
-        for (topic, _), count in self._unread.items():
+        for (topic, _), count in self._awaited.counts.items():
             found[topic] = found.get(topic, 0) + count
         for (topic, partition), at in self._positions.items():
             end = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)[1]
@@ -189,62 +173,34 @@ class SourceReader:
     def _check(self, read: Read) -> None:
         for error, partition, topic in read.errors:
             if error.code() == _OUT_OF_RANGE and topic is not None and partition is not None:
-                at = self._positions.get((topic, partition))
-                message = (
-                    f"{topic} partition {partition} has no offset {at}: retention has deleted messages that were not "
-                    f"copied, or the log has lost some. To go on with what is left, stop all processes that "
-                    "repartition, then set the group's offset of this partition: kafka-consumer-groups "
-                    f"--bootstrap-server … --group {self._settings.repartition_group} --topic {topic}:{partition} "
-                    "--reset-offsets --to-earliest --execute"
-                )
-                raise RepartitionError(message)
-            if not is_passing_event(error, partition):
+                raise self._out_of_range(topic, partition)
+            if not is_passing(error, partition):
                 raise KafkaException(error)
 
+    def _out_of_range(self, topic: str, partition: int) -> RepartitionError:
+        """Return the error for a position that the log does not contain. Raises KafkaException."""
+        at = self._fetched.get((topic, partition))
+        low, high = log_range(self._consumer, topic, partition)
+        if at is not None and at > high:
+            # With the first offset, all messages would be copied a second time.
+            why, option = f"it ends at {high}, so the log has lost messages that were copied", "--to-latest"
+        else:
+            why, option = f"it begins at {low}, so retention has deleted messages that were not copied", "--to-earliest"
+        way_out = reset_offset(self._settings, topic, partition, option)
+        return RepartitionError(
+            f"{topic} partition {partition} has no offset {at}: {why}. To go on with what is left, {way_out}"
+        )
+
     def _begin(self) -> None:
-        """Begin to read the partitions whose committed offsets can be known by now."""
-        now_s = self._clock.monotonic_s()
-        if not self._asked or now_s < self._ask_s:
+        """Begin to read the partitions whose committed offsets are known by now."""
+        if not (begun := self._awaited.ask()):
             return
-        places = [TopicPartition(*place) for place in sorted(self._asked)]
-        try:
-            found = self._consumer.committed(places, _ASK_S)
-        except KafkaException as error:
-            if not is_passing(error):
-                raise
-            found = []
-        self._ask_s = self._clock.monotonic_s() + _ASK_S
-        begun = [place for place in found if place.error is None and (place.topic, place.partition) in self._asked]
         for place in begun:
             self._resume(place)
-            self._forget_asked(place.topic, place.partition)
             self._reader.add(place.topic, place.partition)
         self._consumer.incremental_assign(
             [TopicPartition(one.topic, one.partition, self._positions[one.topic, one.partition]) for one in begun]
         )
-        self._warn_of_waiting()
-
-    def _forget_asked(self, topic: str, partition: int) -> None:
-        self._asked.pop((topic, partition), None)
-        self._unread.pop((topic, partition), None)
-
-    def _warn_of_waiting(self) -> None:
-        now_s = self._clock.monotonic_s()
-        waiting = sorted(place for place, since_s in self._asked.items() if now_s - since_s > _LONG_S)
-        if not waiting or now_s < self._warn_s:
-            return
-        self._warn_s = now_s + _LONG_S
-        shown = ", ".join(f"{topic} [{partition}]" for topic, partition in waiting)
-        _log.warning(
-            "repartitioning: the committed offsets of %s cannot be read, so these partitions are not copied: either "
-            "Kafka does not answer, or a transaction that commits them has not ended (see recovery.md)",
-            shown,
-        )
-        # Until their committed offsets are known, all their messages count as not copied.
-        with suppress(KafkaException):
-            for place in waiting:
-                low, high = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=_ASK_S)
-                self._unread[place] = high - low
 
     def _resume(self, committed: TopicPartition) -> None:
         place = committed.topic, committed.partition
@@ -255,16 +211,14 @@ class SourceReader:
         self._move(place, at)
 
     def _on_assign(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        now_s = self._clock.monotonic_s()
-        self._asked |= {(place.topic, place.partition): now_s for place in partitions}
-        self._ask_s = 0.0
+        self._awaited.add([(place.topic, place.partition) for place in partitions])
         # Otherwise, the client would assign them itself. `_begin` does so, once their offsets are known.
         consumer.incremental_assign([])
 
     def _on_revoke(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         revoked = {(place.topic, place.partition) for place in partitions}
         for place in revoked:
-            self._forget_asked(*place)
+            self._awaited.remove(place)
         self._uncommitted -= revoked
         mine = sorted(revoked & self._positions.keys())
         if paused := revoked & self._paused:
