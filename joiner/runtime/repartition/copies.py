@@ -23,7 +23,7 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.registry import schemas_of
 from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, within
 from joiner.runtime.repartition.merging import Part, merged_order
-from joiner.runtime.repartition.prior import RepartitionError, origin_of
+from joiner.runtime.repartition.prior import RepartitionError, origin_of, reset_offset
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decoding.messages import Messages
 
@@ -43,8 +43,9 @@ _BUFFER_KIB: Final = 64 * 1024
 
 _KEYS_MAX: Final = 100_000
 
+_SIZE: Final = f"max.message.bytes={COPY_BYTES_MAX + 64 * 1024}"
+"""Enough for the largest message that the client accepts, which has at most `COPY_BYTES_MAX` without its header."""
 
-_SIZE: Final = f"max.message.bytes={COPY_BYTES_MAX}"
 _TIMES: Final = f"message.timestamp.before.max.ms={2**63 - 1},message.timestamp.after.max.ms={2**63 - 1}"
 
 _REFUSALS: Final = {KafkaError.MSG_SIZE_TOO_LARGE: _SIZE, KafkaError.INVALID_TIMESTAMP: _TIMES}
@@ -59,7 +60,8 @@ class CopyWriter:
 
     def __init__(self, settings: JoinerSettings, facts: Mapping[str, TopicFacts], clock: Clock) -> None:
         """``facts``: those of the topics to copy, whose ids are noted in the copies."""
-        self._targets, self._facts, self._clock = settings.repartitioned, facts, clock
+        self._settings, self._facts, self._clock = settings, facts, clock
+        self._targets = settings.repartitioned
         self._count = settings.topics.partitions
         self._mappings = {
             topic: MappedTopic(settings.mapped_streams(target), settings.events.time_unit, schemas_of(settings))
@@ -94,7 +96,13 @@ class CopyWriter:
         except KafkaException as error:
             self._producer.poll(0)
             if (refused := self._refused) is not None:
-                raise CopyRefused(refused, self._targets[refused.origin.topic]) from error
+                target = self._targets[refused.origin.topic]
+                options = _REFUSALS[refused.error.code()]
+                way_out = f"kafka-configs --bootstrap-server … --alter --topic {target} --add-config {options}"
+                raise CopyRefused(refused, target, way_out) from error
+            if error.args[0].code() == KafkaError._STATE:  # noqa: SLF001 - the public name
+                # The transaction has failed. Only calls that begin or end one say why, and this one cannot succeed.
+                self._producer.begin_transaction()
             raise
 
     def _commit(self, parts: Sequence[Part], offsets: Sequence[TopicPartition], member: Consumer) -> None:
@@ -158,8 +166,13 @@ class CopyWriter:
             except BufferError:
                 self._producer.poll(_FULL_WAIT_S)
             except KafkaException as error:
+                if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
+                    raise
+                # The client itself refuses it, whatever the configuration of the topic.
+                topic, source, offset, _ = origin
                 refused = Refused(error.args[0], origin, len(value or b""))
-                raise CopyRefused(refused, target) from error
+                way_out = reset_offset(self._settings, topic, source, f"--to-offset {offset + 1}")
+                raise CopyRefused(refused, target, f"to leave it out, {way_out}") from error
             else:
                 return
 
@@ -183,13 +196,10 @@ class Refused(NamedTuple):
 class CopyRefused(RepartitionError):
     """Kafka refuses the copy of a message."""
 
-    def __init__(self, refused: Refused, target: str) -> None:
+    def __init__(self, refused: Refused, target: str, way_out: str) -> None:
         error, (self.topic, partition, offset, _), size = refused
         message = f"{self.topic} partition {partition} offset {offset} ({size} bytes) cannot be copied to {target}: "
-        message += str(error.str())
-        if (options := _REFUSALS.get(error.code())) is not None:
-            message += f": kafka-configs --bootstrap-server … --alter --topic {target} --add-config {options}"
-        super().__init__(message)
+        super().__init__(f"{message}{error.str()}: {way_out}")
 
 
 def _columns(messages: Messages) -> tuple[list[int], list[int], Sequence[bytes | None], list[bytes | None]]:

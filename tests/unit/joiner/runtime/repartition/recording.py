@@ -32,8 +32,8 @@ class RecordingProducer:
         self.committed: list[Produced] = []
         self.offsets: dict[tuple[str, int], tuple[int, str]] = {}
         self.aborts = 0
-        self.faults: dict[str, list[Exception]] = defaultdict(list)
-        """The errors that the next calls of a method raise."""
+        self.faults: dict[str, list[Exception | None]] = defaultdict(list)
+        """The errors that the next calls of a method raise. None: the call succeeds."""
         self.refusals: dict[bytes, list[KafkaError]] = {}
         """The errors that the copies with these values get."""
         self._reports: list[tuple[Any, KafkaError, Any]] = []
@@ -41,8 +41,8 @@ class RecordingProducer:
         self._sent: list[TopicPartition] = []
 
     def _act(self, what: str) -> None:
-        if self.faults[what]:
-            raise self.faults[what].pop(0)
+        if self.faults[what] and (fault := self.faults[what].pop(0)) is not None:
+            raise fault
 
     def init_transactions(self, _timeout: float) -> None:
         """See the client."""
@@ -55,6 +55,7 @@ class RecordingProducer:
 
     def begin_transaction(self) -> None:
         """See the client."""
+        self._act("begin")
         self._open, self._sent = [], []
 
     def produce(

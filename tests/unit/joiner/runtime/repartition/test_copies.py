@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from broker.kafka.topics import TopicFacts
 from broker.partitioner import partition_of
 from joiner.runtime.repartition import copies
-from joiner.runtime.repartition.copies import CopyWriter
+from joiner.runtime.repartition.copies import CopyRefused, CopyWriter
 from joiner.runtime.repartition.merging import Part
 from joiner.runtime.repartition.prior import RepartitionError
 from joiner.runtime.task.decoding.messages import Messages
@@ -129,9 +129,29 @@ def test_a_message_that_kafka_refuses_is_named_with_the_remedy(
         copied(producer, writer_of(), part((b"{}", None), (b"{    }", None), (b"{ }", None)))
 
 
-def test_a_message_that_the_client_refuses_is_named(producer: RecordingProducer) -> None:
+def test_a_refused_message_is_named_even_if_the_client_refuses_the_ones_after_it(producer: RecordingProducer) -> None:
+    """Once Kafka has refused a copy, the transaction has failed, and the client accepts no more of them."""
+    producer.refusals = {b"{}": [KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "refused")]}
+    producer.faults["produce"] = [None, error(KafkaError._STATE)]  # noqa: SLF001 - the public name
+    with pytest.raises(CopyRefused, match=r"offset 10 .*max\.message\.bytes="):
+        copied(producer, writer_of(), part((b"{}", None), (b"innocent", None)))
+
+
+@pytest.mark.parametrize("what", ["produce", "offsets", "commit"])
+def test_a_transaction_that_has_failed_says_why_and_blames_no_message(producer: RecordingProducer, what: str) -> None:
+    producer.faults[what] = [error(KafkaError._STATE)]  # noqa: SLF001 - the public name
+    producer.faults["begin"] = [None, KafkaException(KafkaError(KafkaError.PRODUCER_FENCED, "another one"))]
+    with pytest.raises(KafkaException, match="another one"):
+        copied(producer, writer_of(), part((b"{}", None)))
+
+
+def test_a_message_that_is_too_large_for_the_client_is_named_with_how_to_leave_it_out(
+    producer: RecordingProducer,
+) -> None:
+    """The configuration of the topic does not matter then."""
     producer.faults["produce"] = [error(KafkaError.MSG_SIZE_TOO_LARGE)]
-    with pytest.raises(RepartitionError, match="plant partition 6 offset 10 "):
+    leave_out = "--group lsb/repartition --topic plant:6 --reset-offsets --to-offset 11 "
+    with pytest.raises(CopyRefused, match=f"plant partition 6 offset 10 .*to leave it out, stop all .*{leave_out}"):
         copied(producer, writer_of(), part((b"{}", None)))
 
 

@@ -20,7 +20,7 @@ from tests.unit.joiner.runtime.joiner_inputs import make_settings
 from tests.unit.joiner.runtime.repartition.test_copies import SPEED
 
 DENIED = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-REFUSED = CopyRefused(Refused(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), Origin("plant", 1, 2), 3), "target")
+REFUSED = CopyRefused(Refused(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), Origin("plant", 1, 2), 3), "target", "")
 
 
 class Looping(Repartitioner):
