@@ -17,7 +17,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 
 from tests.simulation.memory_groups import GroupMetadata, Place
 from tests.simulation.memory_kafka import MemoryKafka, kafka_error
@@ -154,18 +154,28 @@ class MemoryAdmin:
             future.set_result(_Description(topic.topic_id, topic.logs))
         return future
 
-    def list_offsets(self, places: Any, **_options: Any) -> dict[Any, Future[Any]]:
-        """Return the last stable offsets of partitions. The joiner requests no others."""
-        kafka = self._link.kafka
+    def list_offsets(
+        self, places: Any, isolation_level: Any = IsolationLevel.READ_COMMITTED, **_options: Any
+    ) -> dict[Any, Future[Any]]:
+        """Return the ends of partitions up to which such a consumer may read. The joiner requests no other offsets."""
+        kafka, is_committed = self._link.kafka, isolation_level == IsolationLevel.READ_COMMITTED
 
         def look() -> dict[Any, Future[Any]]:
             found = {}
             for place in places:
                 found[place] = future = Future[Any]()
-                future.set_result(SimpleNamespace(offset=kafka.log(place.topic, place.partition).stable_end))
+                try:
+                    log = kafka.log(place.topic, place.partition)
+                except KafkaException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(SimpleNamespace(offset=log.stable_end if is_committed else log.end))
             return found
 
-        return self._link.act("watermarks", look)
+        try:
+            return self._link.act("watermarks", look)
+        except KafkaException as error:
+            return {place: _failed(error) for place in places}
 
     def create_topics(self, topics: Sequence[Any], **_options: Any) -> dict[str, Future[None]]:
         """Create topics."""

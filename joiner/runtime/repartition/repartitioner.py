@@ -18,6 +18,7 @@ from joiner.runtime.kafka.clients import describe, make_admin
 from joiner.runtime.kafka.topics import TopicWatch, check_sources, repartition_topic_specs, retention_warnings
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.repartition.copies import CopyRefused, CopyWriter
+from joiner.runtime.repartition.hanging import HangingTransactions
 from joiner.runtime.repartition.prior import CopyScans, RepartitionError, Stopped, read_prior
 from joiner.runtime.repartition.source import SourceReader
 
@@ -140,6 +141,7 @@ class Repartitioner:
             return
         prior = read_prior(settings, facts, self._clock, self._is_over, self._scans)
         watch = TopicWatch(admin, facts, self._clock, may_grow=settings.repartitioned.keys())
+        hanging = HangingTransactions(admin, settings, self._clock)
         commit_s = settings.application.commit_interval / 1e9
         with (
             closing(CopyWriter(settings, facts, self._clock)) as writer,
@@ -155,6 +157,7 @@ class Repartitioner:
                     # The remedy is another one than that of the joiner. The next session finds it.
                     message = f"{str(error).partition(':')[0]}; looking at it again"
                     raise RepartitionError(message) from error
+                hanging.check()
                 parts = reader.read(commit_s)
                 if offsets := reader.offsets():
                     writer.commit(parts, offsets, reader.consumer)
