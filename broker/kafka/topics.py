@@ -143,7 +143,11 @@ def repartition_topic_spec(name: str, source: str, settings: TopicSettings) -> T
         {"retention.ms": str(settings.retention // 1_000_000)} | {name: str(value) for name, value in _COPIES.items()},
         copy_of=source,
         at_least=_COPIES,
-        remedy=f"set topics.partitions back, or give the application a new name, so that it copies {source} again",
+        remedy=(
+            f"if topics.partitions was changed, set it back, or give the application a new name, so that it copies "
+            f"{source} again. Otherwise the topic was deleted, and Kafka has created it again by itself: start over "
+            "with `joiner reset`, which deletes it"
+        ),
     )
 
 

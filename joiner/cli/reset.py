@@ -42,7 +42,9 @@ def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
         return 0
     if not confirmed:
         start = settings.application.start
-        again = " and writes all results again, with the same ids" if start == "earliest" else ""
+        # The ids contain the offsets of the input, which are others in new copies.
+        ids = "the same ids, except for those from copies" if copies else "the same ids"
+        again = f" and writes all results again, with {ids}" if start == "earliest" else ""
         print(
             f"This deletes the progress of application {application!r} in all {settings.topics.partitions} units. On "
             f"its next start, it begins at application.start = {start!r}{again}. Results already in the topic "

@@ -32,8 +32,9 @@ def delete_copies(admin: AdminClient, settings: JoinerSettings, clock: Clock) ->
     """Delete the repartition topics and the group of the processes that copy. Return the topics that existed.
 
     The group is deleted first. If only that succeeds, copying continues behind the last copies, so nothing is copied
-    twice. Raises `RepartitionError` if a process is copying, `TopicError` if a topic or the group cannot be deleted,
-    and KafkaException.
+    twice. Without this, offsets that a transaction may change would still be waited for, perhaps for ever. Raises
+    `RepartitionError` if a process is copying, `TopicError` if a topic or the group cannot be deleted, and
+    KafkaException.
     """
     if not settings.repartitioned:
         return []

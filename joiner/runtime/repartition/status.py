@@ -42,6 +42,9 @@ def read_repartition(admin: AdminClient, settings: JoinerSettings) -> list[Repar
         members = read_group(admin, settings.kafka, settings.repartition_group, TIMEOUT_S)
     except KafkaException:
         members = None
+    if members and not any(one.assigned for one in members):
+        # While a group rebalances, its members have no partitions. That does not mean that nothing is copied.
+        members = None
     facts = topic_facts(admin, list(settings.repartitioned))
     # Uncommitted data counts as well: a read-committed consumer would wait for the offsets of open transactions.
     more = {"isolation_level": "read_uncommitted"}

@@ -76,7 +76,9 @@ def test_the_copies_are_named_before_they_are_deleted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_reset(monkeypatch, Fenced(), confirmed=False, stream=[SPEED]) == 2
-    assert "The copies in lsb.plant.repartition are deleted, and made again" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "The copies in lsb.plant.repartition are deleted, and made again" in shown
+    assert "with the same ids, except for those from copies" in shown
     run_reset(monkeypatch, Fenced(), delete=lambda *_: ["lsb.plant.repartition"], stream=[SPEED])
     assert capsys.readouterr().out.startswith("lsb.plant.repartition: deleted\nunit 0: not reset")
 

@@ -164,6 +164,7 @@ def test_the_topics_to_create_are_the_copies_and_other_topics_say_how_to_get_one
     copy = specs["lsb.plant.repartition"]
     assert (copy.partitions, copy.copy_of) == (4, "plant")
     assert copy.required == {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
+    assert "`joiner reset`, which deletes it" in (copy.remedy or "")
     assert "repartition = true" in (specs["lab"].remedy or "")
     assert specs["machine.out"].remedy is None
 
