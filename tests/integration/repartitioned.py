@@ -88,6 +88,10 @@ class Repartitioned:
         with closing(CopyLog(self.app.settings())) as log:
             return list(log.copies(target))
 
+    def origins(self) -> list[Origin]:
+        """Return the places of the originals of all committed copies."""
+        return [copy.origin for target in self.app.settings().repartitioned.values() for copy in self.copies(target)]
+
     def write_copy_of(self, topic: str, target: str) -> None:
         """Write what looks like a copy of another topic's message."""
         headers: list[tuple[str, str | bytes | None]] = [(ORIGIN_HEADER, encode_origin(Origin(topic, 0, 0)))]

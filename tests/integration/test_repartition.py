@@ -6,16 +6,18 @@ import json
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from broker.kafka.topics import topic_facts
-from broker.wire.origin import Origin
+from joiner.runtime.kafka.clients import make_consumer, make_producer
 from tests.integration.joiner_application import found_of, refusal
 from tests.integration.repartitioned import PARTITIONS, Repartitioned, entries_of, repartitioned
-from tests.integration.services import wait_until
+from tests.integration.services import DEADLINE_S, wait_until
 
 
 @pytest.fixture
@@ -83,7 +85,7 @@ def test_copying_continues_after_the_last_copies_if_the_offsets_are_gone(pipelin
     joiner = app.start()
     joiner.wait_for("no valid committed offsets, but .* holds copies")
     findings = pipeline.finish()
-    copied = [copy.origin for target in app.settings().repartitioned.values() for copy in pipeline.copies(target)]
+    copied = pipeline.origins()
     assert (len(copied), len(set(copied))) == (800, 800)
     assert found_of(findings, "results", "gap") > 10
     assert joiner.stop() == 0
@@ -114,7 +116,7 @@ def test_a_topic_that_was_recreated_is_refused_and_a_reset_copies_and_joins_it_a
     joiner = app.start()
     pipeline.wait_until_copied()
     app.wait_until_through()
-    copied = [copy.origin for target in app.settings().repartitioned.values() for copy in pipeline.copies(target)]
+    copied = pipeline.origins()
     assert (len(copied), len(set(copied))) == (900, 900)
     assert joiner.stop() == 0
 
@@ -161,13 +163,32 @@ def test_a_frozen_process_that_has_lost_its_partitions_commits_no_copies(
     pipeline.send(entries_of(1, 100))
     pipeline.wait_until_copied()
 
-    def origins() -> list[Origin]:
-        return [copy.origin for target in app.settings().repartitioned.values() for copy in pipeline.copies(target)]
-
     # If the frozen process could not abort its transaction at once, Kafka does after a while.
-    wait_until(lambda: len(set(origins())) == 400, "all copies can be read")
-    assert len(origins()) == 400
+    wait_until(lambda: len(set(pipeline.origins())) == 400, "all copies can be read")
+    assert len(pipeline.origins()) == 400
     assert (frozen.stop(), other.stop()) == (0, 0)
+
+
+def test_a_transaction_that_does_not_end_keeps_only_its_partition_from_being_copied(pipeline: Repartitioned) -> None:
+    """Kafka does not tell the offset that the transaction may change, and may have forgotten to end it."""
+    app = pipeline.app
+    settings, entries = app.settings(), entries_of(0, 300)
+    producer = make_producer(settings.kafka, transactional_id=f"{app.name}-open")
+    producer.init_transactions(DEADLINE_S)
+    producer.begin_transaction()
+    with closing(make_consumer(settings.kafka, settings.repartition_group)) as stranger:
+        stranger.assign([])
+        changed = [TopicPartition(app.topic("plant"), 0, 0)]
+        producer.send_offsets_to_transaction(changed, stranger.consumer_group_metadata(), DEADLINE_S)
+    copier = app.start(command="repartition")
+    copier.wait_for("repartitioning .* as a member of the group")
+    pipeline.send(entries)
+    others = sum((topic, partition) != ("plant", 0) for topic, _, _, partition in entries)
+    wait_until(lambda: len(pipeline.origins()) == others, "all other partitions are copied", DEADLINE_S, 0.5)
+    producer.abort_transaction(DEADLINE_S)
+    pipeline.wait_until_copied()
+    assert len(set(pipeline.origins())) == len(pipeline.origins()) == 300
+    assert copier.stop() == 0
 
 
 def test_copies_of_another_topic_under_the_same_name_are_refused(pipeline: Repartitioned) -> None:

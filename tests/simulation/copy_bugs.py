@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from joiner.runtime.repartition import copies, repartitioner
+from joiner.runtime.kafka.clients import log_range
+from joiner.runtime.repartition import copies, prior, repartitioner
 from joiner.runtime.repartition.copies import CopyWriter
 from joiner.runtime.repartition.merging import TimeMerger, merged_order
 from joiner.runtime.repartition.prior import Scan, read_prior
@@ -83,6 +84,30 @@ def _add_without_source(self: Scan, origin: Any) -> None:
     _add(self, origin._replace(topic_id=""))
 
 
+def the_scan_ends_at_an_open_transaction() -> AbstractContextManager[None]:
+    """If an offset is missing, the copies behind an open transaction are not looked for."""
+
+    def stable_range(consumer: Any, topic: str, partition: int) -> tuple[int, int]:
+        log = consumer._kafka.log(topic, partition)  # noqa: SLF001 - the in-memory client
+        return log.low, log.stable_end
+
+    return changed(prior, "log_range", stable_range)
+
+
+def an_added_partition_begins_at_its_end() -> AbstractContextManager[None]:
+    """If the application starts at the end, so does a partition that was added later."""
+    continue_from = Starts._continue_from  # noqa: SLF001 - the place of the defect
+
+    def wrong(self: Any, committed: Any, target: str) -> Any:
+        start, at = continue_from(self, committed, target)
+        if self._settings.application.start == "earliest" or start != at:
+            return start, at
+        end = log_range(self._consumer, committed.topic, committed.partition)[1]
+        return end, end
+
+    return changed(Starts, "_continue_from", wrong)
+
+
 @contextmanager
 def the_id_of_the_copied_topic_is_not_checked() -> Iterator[None]:
     """Offsets and copies of an earlier topic of the same name count as those of the topic."""
@@ -132,6 +157,8 @@ COPY_BUGS: Final[dict[str, Bug]] = {
         the_generation_is_not_checked,
         a_failed_commit_is_ignored,
         copies_are_not_looked_for,
+        the_scan_ends_at_an_open_transaction,
+        an_added_partition_begins_at_its_end,
         the_id_of_the_copied_topic_is_not_checked,
         the_id_in_the_copies_is_not_checked,
         the_id_of_the_repartition_topic_is_not_checked,

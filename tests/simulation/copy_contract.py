@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from broker.stack.child import wait_until
 from joiner.runtime.kafka.clients import make_consumer, make_reader
@@ -35,6 +35,31 @@ class CopyContract:
         assert refused.value.args[0].txn_requires_abort()
         producer.abort_transaction(30)
         other.close()
+
+    def test_an_open_transaction_hides_all_offsets_that_are_asked_for_together(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic(2)
+        stranger: Any = make_consumer(cluster.kafka, topic)
+        stranger.assign([])
+        metadata = stranger.consumer_group_metadata()
+        producer = producer_of(cluster, topic)
+        producer.begin_transaction()
+        both = [TopicPartition(topic, number, 3) for number in range(2)]
+        producer.send_offsets_to_transaction(both, metadata, 30)
+        producer.commit_transaction(30)
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction([TopicPartition(topic, 0, 4)], metadata, 30)
+
+        def committed(timeout_s: float, *numbers: int) -> list[int]:
+            places = stranger.committed([TopicPartition(topic, number) for number in numbers], timeout_s)
+            return [place.offset for place in places]
+
+        with pytest.raises(KafkaException) as hidden:
+            committed(0.5, 0, 1)
+        assert hidden.value.args[0].code() == KafkaError._TIMED_OUT  # noqa: SLF001 - the public name
+        assert committed(30, 1) == [3]
+        producer.commit_transaction(30)
+        assert committed(30, 0, 1) == [4, 3]
+        stranger.close()
 
     def test_a_topic_that_is_deleted_loses_its_offsets(self, cluster: Cluster) -> None:
         topic = cluster.make_topic()

@@ -58,7 +58,8 @@ class CopyHistory:
         self.difference = ""
         self._kafka, self._draw, self._counts = self.world.kafka, self.world.draw, self.world.counts
         self._kafka.hides_unstable_offsets = True
-        self._settings = make_copy_settings(plan)
+        start = random.Random(f"start of copies {seed}").choice(["earliest", "earliest", "latest"])
+        self._settings = make_copy_settings(plan, start)
         self._group = self._settings.repartition_group
         for topic in self._settings.repartitioned:
             self._kafka.create_topic(topic, plan.choice([1, 2, 3]))
@@ -233,7 +234,7 @@ class CopyHistory:
         if self._incidents.is_doubtful or any(target not in self._kafka.topics for target in targets):
             return
         self._counts["judged"] += 1
-        begins, lost = self._incidents.begins, self._incidents.is_lost
+        begins, lost = self._incidents.where_it_begins(), self._incidents.is_lost
         if fault := fault_in_copies(self._kafka, self._settings, begins, lost=lost):
             self._differ(f"{when}: {fault}")
 

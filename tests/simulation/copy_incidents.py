@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.wire.origin import ORIGIN_HEADER, decode_origin
+from joiner.runtime.repartition.progress import decode_progress
 from joiner.runtime.settings import JoinerSettings
+from tests.simulation.copy_verdict import begin_of_copying
 from tests.simulation.memory_log import Log
 from tests.simulation.world import World
 
@@ -19,10 +21,25 @@ class CopyIncidents:
         self._settings, self._group, self._stop_all = settings, settings.repartition_group, stop_all
         self.begins: dict[tuple[str, int], int] = {}
         """Where the originals begin that must be copied, if that is not 0: a repartition topic was recreated."""
+        self._old: dict[str, int] = {}
+        """The number of partitions that a copied topic had when copying began."""
+        self._note_old(*settings.repartitioned)
         self.is_lost = self.is_doubtful = False
         """Whether committed offsets may be missing, and whether the copies may be wrong until they are made again."""
         self._is_replaced = self._is_expiring = False
         """Whether a repartition topic was recreated, and whether offsets expire once all processes have stopped."""
+
+    def where_it_begins(self) -> dict[tuple[str, int], int]:
+        """Return where the originals begin that must be copied, if that is not 0."""
+        if self._settings.application.start == "earliest":
+            return self.begins
+        found = dict(self.begins)
+        for topic, old in self._old.items():
+            # One that was added later must be copied as a whole.
+            found |= {
+                (topic, number): begin_of_copying(self._kafka, self._settings, topic, number) for number in range(old)
+            }
+        return found
 
     def let_one_happen(self) -> None:
         """Cause a random incident."""
@@ -35,6 +52,7 @@ class CopyIncidents:
         self._kafka.committed.pop(self._group, None)
         self._kafka.notes.pop(self._group, None)
         self.begins = self._lows(*self._settings.repartitioned)
+        self._note_old(*self._settings.repartitioned)
 
     def expire_offsets(self) -> None:
         """Let the group be empty for so long that Kafka deletes its offsets, except those that may still change."""
@@ -44,6 +62,11 @@ class CopyIncidents:
             offsets = self._kafka.committed.get(self._group, {})
             for place in [one for one in offsets if not self._kafka.are_unstable(self._group, [one])]:
                 del offsets[place], self._kafka.notes[self._group][place]
+            for topic, target in self._settings.repartitioned.items():
+                logs = self._kafka.topics[target].logs if target in self._kafka.topics else []
+                if not any(entry.is_committed for log in logs for entry in log.entries):
+                    # Nothing tells any more that copying has begun.
+                    self._note_old(topic)
 
         # After a repartition topic was recreated, only the offsets tell that the copies in it are not the first ones.
         if not self._is_replaced and self._stop_all(expire):
@@ -55,6 +78,7 @@ class CopyIncidents:
         topic = self._draw.choice([*self._settings.repartitioned])
         self._recreate(topic, self._draw.choice([1, 2, 3]))
         self.begins = {place: at for place, at in self.begins.items() if place[0] != topic}
+        self._note_old(topic)
         self._did("source recreated")
 
     def recreate_target(self) -> None:
@@ -64,6 +88,7 @@ class CopyIncidents:
             self._is_replaced = True
             self._recreate(target, self._settings.topics.partitions)
             self.begins |= self._lows(topic)
+            self._note_old(topic)
             self._did("target recreated")
 
     def _recreate(self, topic: str, partitions: int) -> None:
@@ -76,7 +101,10 @@ class CopyIncidents:
             group.notice_partitions()
 
     def add_partition(self) -> None:
-        self._kafka.add_partition(self._draw.choice([*self._settings.repartitioned]))
+        topic = self._draw.choice([*self._settings.repartitioned])
+        self._kafka.add_partition(topic)
+        if not self._has_begun(topic):
+            self._note_old(topic)
         self._did("partition added")
 
     def remove_originals(self) -> None:
@@ -112,6 +140,16 @@ class CopyIncidents:
     def damage_reads(self) -> None:
         self._kafka.damaged += self._draw.randint(1, 3)
         self._did("errors inside a batch")
+
+    def _has_begun(self, topic: str) -> bool:
+        """Return whether offsets are committed that count for the repartition topic that exists now."""
+        target = self._kafka.topics.get(self._settings.repartitioned[topic])
+        notes = self._kafka.notes.get(self._group, {})
+        found = [decode_progress(note) for (name, _), note in notes.items() if name == topic]
+        return target is not None and any(one is not None and one.target == target.topic_id for one in found)
+
+    def _note_old(self, *topics: str) -> None:
+        self._old |= {topic: len(self._kafka.topics[topic].logs) for topic in topics}
 
     def _did(self, what: str) -> None:
         self._world.counts[what] += 1

@@ -83,14 +83,21 @@ def on_copy_stage(world: World) -> Iterator[None]:
         yield
 
 
-def make_copy_settings(draw: random.Random) -> JoinerSettings:
-    """Return the settings of a history: one or two topics, which are copied to few partitions."""
+def make_copy_settings(draw: random.Random, start: str) -> JoinerSettings:
+    """Return the settings of a history: one or two topics, which are copied to few partitions.
+
+    ``start``: where the application starts.
+    """
     stream = {"key": "$.id", "time": "kafka.timestamp", "value": "$.v", "repartition": True}
     both = draw.random() < 0.5
     return JoinerSettings.model_validate(
         {
             "topics": {"partitions": draw.choice([1, 2, 3])},
-            "application": {"name": APPLICATION, "commit_interval": draw.choice(["20ms", "200ms"])},
+            "application": {
+                "name": APPLICATION,
+                "commit_interval": draw.choice(["20ms", "200ms"]),
+                "start": start,
+            },
             "join": [{"name": "power", "left": "speed", "right": "torque", "function": "product", "output": "p"}],
             "stream": [
                 {"name": "speed", "topic": "plant", **stream},

@@ -1,4 +1,4 @@
-"""Checks the copies in an in-memory broker. It does not use the code that makes them.
+"""Checks the copies in an in-memory broker. It uses only the format of the notes of the code that makes them.
 
 At any moment, even while transactions are in flight, each original before the committed offset has one copy, and no
 other has one. What retention has removed is read from the archive of the in-memory broker.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from broker.partitioner import partition_of
 from broker.wire.origin import ORIGIN_HEADER, decode_origin
+from joiner.runtime.repartition.progress import decode_progress
 from tests.simulation.memory_log import COMMITTED, Entry
 
 if TYPE_CHECKING:
@@ -27,6 +28,18 @@ def committed_offsets(kafka: MemoryKafka, group: str) -> dict[Place, int]:
         if transaction.state == COMMITTED:
             found |= transaction.offsets.get(group, {})
     return found
+
+
+def begin_of_copying(kafka: MemoryKafka, settings: JoinerSettings, topic: str, partition: int) -> int:
+    """Return where copying of a partition began that was not copied from its start, as far as that can be told."""
+    progress = decode_progress(kafka.notes.get(settings.repartition_group, {}).get((topic, partition), ""))
+    begin = kafka.log(topic, partition).end if progress is None else progress.start
+    for log in kafka.topics[settings.repartitioned[topic]].logs:
+        for entry in log.archive:
+            if entry.is_committed:
+                _, source, offset, _ = decode_origin(dict(entry.headers or [])[ORIGIN_HEADER] or b"")
+                begin = min(begin, offset) if source == partition else begin
+    return begin
 
 
 def fault_in_copies(kafka: MemoryKafka, settings: JoinerSettings, begins: Mapping[Place, int], *, lost: bool) -> str:
