@@ -111,12 +111,17 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             ),
             *("reclaims the unit after 5 s", "it checks every 2 s", "the source's after 5 s"),
         ),
-        "docs/operations.md": ("more than 80% of", "at 100% the unit stops", "at intervals of up to 10 s"),
+        "docs/operations.md": (
+            *("more than 80% of", "at 100% the unit stops", "at intervals of up to 10 s"),
+            "if it has more than 32 MiB",
+        ),
         "docs/your_data.md": ("is waited for only for 5 s", "held back (16 MiB,", "(up to 64 MiB)"),
         "docs/recovery.md": (
             "after a tenth of `snapshot_interval`",
             *(
-                "rolls back within 10 s",
+                "rolls back within 20 s",
+                "times out after 10 s",
+                "such transactions every 10 s",
                 "know a schema | 1 s | 15 s |",
                 "a snapshot of at most 8 MiB",
                 "A snapshot over 8 MiB",
