@@ -141,7 +141,6 @@ TokenFile = Annotated[Path | None, _Read(_read_token)]
 CertificateFile = Annotated[Path | None, _Read(_load_certificates)]
 """A PEM file with the certificates to trust."""
 
-
 Duration = Annotated[int, BeforeValidator(parse_duration)]
 """A duration as int64 nanoseconds. In the settings it is written with a unit: ``"250ms"``, ``"2s"``, ``"1d"``."""
 
@@ -193,15 +192,16 @@ def _token(secret: SecretStr) -> SecretStr:
 
 
 def topic_filter(text: str) -> str:
-    """Return an MQTT topic filter. Raises ValueError if ``text`` is none."""
+    """Return an MQTT topic filter, ``$share/NAME/FILTER`` or ``$queue/FILTER``. Raises ValueError if it is none."""
     levels = text.split("/")
+    is_cut = re.match(r"\$(share(?![^/])(?!/[^/+#]+/.)|queue(?![^/])(?!/.))", text, re.DOTALL)
     misplaced = any(len(level) > 1 and set("+#") & set(level) for level in levels) or "#" in levels[:-1]
     # Python turns non-UTF-8 bytes in an environment variable into lone surrogates.
     is_not_text = not text or re.search("[\0\ud800-\udfff]", text)
-    if is_not_text or misplaced or len(text.encode()) > TOPIC_BYTES_MAX:
+    if is_not_text or misplaced or is_cut or len(text.encode()) > TOPIC_BYTES_MAX:
         raise ValueError(
             f"must be an MQTT topic filter: 1 to {TOPIC_BYTES_MAX} bytes of UTF-8 without NUL, + only as an entire "
-            "level, # only as the last level"
+            "level, # only as the last level, a name and a filter behind $share"
         )
     return text
 

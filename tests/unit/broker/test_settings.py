@@ -328,13 +328,20 @@ def test_a_token_file_whose_text_http_cannot_send_is_a_mistake(tmp_path: Path) -
     assert SECRET not in line
 
 
-@pytest.mark.parametrize("topic", ["a", "/", "a//b", "+", "#", "a/+/b", "+/+/#", "a b", "$share/g/a/#", "ä"])
+@pytest.mark.parametrize(
+    "topic",
+    ["a", "/", "a//b", "+", "#", "a/+/b", "+/+/#", "a b", "$share/g/a/#", "$share/g//", "$shared", "$queue/a", "ä"],
+)
 def test_a_topic_filter_of_mqtt_is_accepted(topic: str) -> None:
     assert MqttSettings(topic=topic).topic == topic
 
 
 @pytest.mark.parametrize(
-    "topic", ["", "a/#/b", "#/", "a#", "a/b+", "++", "+a/b", "##", "a\0b", "\udcff", "ä" * (TOPIC_BYTES_MAX // 2 + 1)]
+    "topic",
+    [
+        *("", "a/#/b", "#/", "a#", "a/b+", "++", "+a/b", "##", "a\0b", "\udcff", "ä" * (TOPIC_BYTES_MAX // 2 + 1)),
+        *("$share", "$share/", "$share/g", "$share/g/", "$share//a", "$share/+/a", "$share/#", "$queue", "$queue/"),
+    ],
 )
 def test_what_is_no_topic_filter_of_mqtt_is_refused(topic: str) -> None:
     with pytest.raises(ValueError, match="must be an MQTT topic filter: 1 to 65535 bytes of UTF-8 without NUL"):

@@ -56,7 +56,7 @@ def test_a_duration_outside_its_range_is_refused_with_both_ends(name: str, given
         ({"topic": "a/{thing"}, "must be an entire level"),
         ({"topic": "{thing}/{thing}"}, "more than once"),
         ({"topic": "$share/g/{thing}/{quantity}"}, "must not be a shared subscription"),
-        ({"topic": "$share", "thing": "t", "quantity": "q"}, "must not be a shared subscription"),
+        ({"topic": "$share/g/a", "thing": "t", "quantity": "q"}, "must not be a shared subscription"),
         ({"topic": "$queue/{thing}/{quantity}"}, "must not be a shared subscription"),
         ({"topic": "a/{thing}"}, "quantity is '{quantity}', but {quantity} is not a level of the topic 'a/{thing}'"),
         ({"topic": "a/{quantity}"}, "thing is '{thing}', but {thing} is not a level"),
@@ -105,7 +105,7 @@ def test_no_topic_matches_two_subscriptions(
     assert subscriptions(found.mqtt.topic, found.connector.topic) == (subscribed, covered)
 
 
-@pytest.mark.parametrize("topic", ["$share/g/e", "$share/g", "$share", "$queue/e"])
+@pytest.mark.parametrize("topic", ["$share/g/e", "$share/g/#", "$queue/e"])
 def test_templates_are_refused_beside_a_shared_subscription(topic: str) -> None:
     """Each of the connectors that share the events would receive every message."""
     assert settings(topic).mqtt.topic == topic
