@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Final
 from broker.commandline import imports_of, version_of
 
 with imports_of("simulator.convert"):
-    from broker.times import UNIT_NS
+    from broker.times import UNIT_NS, iso_text
     from broker.wire.records import NAME_LENGTH_MAX, QUANTITIES_MAX
     from simulator.convert.events import RESERVED, Columns, Conversion
     from simulator.convert.tables import TableError, open_table
     from simulator.files import LongLineError, replacing
+    from simulator.recording import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +39,7 @@ rows or values that cannot be used were left out. The first of them is reported 
 LEFT_OUT: Final = 3
 """Exit status if the file was written, but rows or values were left out."""
 
+_COLUMNS_SHOWN: Final = 20
 _PROGRESS_S: Final = 5.0
 _OFFSET = re.compile(r"Z|[+-](?:0\d|1[0-4]):[0-5]\d", re.ASCII)
 
@@ -80,7 +82,8 @@ def _check_columns(path: Path, wanted: Sequence[str], columns: Sequence[str]) ->
     for name in wanted:
         if (count := columns.count(name)) != 1:
             fault = f"has {count} columns {name!r}" if count else f"has no column {name!r}"
-            message = f"{path} {fault}; its columns are {', '.join(map(repr, columns))}"
+            more = f" and {len(columns) - _COLUMNS_SHOWN} more" if len(columns) > _COLUMNS_SHOWN else ""
+            message = f"{path} {fault}; its columns are {', '.join(map(repr, columns[:_COLUMNS_SHOWN]))}{more}"
             raise TableError(message)
 
 
@@ -127,7 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, before)
     _report_left_out(done)
     without = f"; rows without a usable value: {done.without_values:,}" if done.without_values else ""
-    print(f"convert: rows: {done.rows:,}; events: {done.events:,}{without}; written to {given.out}")
+    # As dates, so that a wrong unit is noticed.
+    times = f"; event times from {' to '.join(map(iso_text, done.times_ns))}" if done.times_ns is not None else ""
+    print(f"convert: rows: {done.rows:,}; events: {done.events:,}{without}{times}; written to {given.out}")
     return LEFT_OUT if done.invalid_rows or done.invalid_values else 0
 
 
@@ -137,7 +142,8 @@ def _report_left_out(done: Conversion) -> None:
         (done.invalid_values, "values", done.first_value),
     ):
         if count:
-            print(f"convert: {what} that cannot be used were left out: {count:,}; the first: {first}", file=sys.stderr)
+            left_out = f"{what} that cannot be used were left out: {count:,}; the first: {shown(first)}"
+            print(f"convert: {left_out}", file=sys.stderr)
 
 
 def converter_arguments() -> argparse.ArgumentParser:

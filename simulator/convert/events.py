@@ -72,13 +72,15 @@ class Columns:
 class Conversion:
     """Turns rows into events, and counts them. `first_row`, `first_value`: the first ones left out, with the reason.
 
-    Every row is an event, has no usable value, or is invalid.
+    Every row is an event, has no usable value, or is invalid. `times_ns`: the earliest and the latest event time, or
+    None if there are no events.
     """
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self.rows = self.events = self.without_values = self.invalid_rows = self.invalid_values = 0
         self.first_row = self.first_value = ""
+        self.times_ns: tuple[int, int] | None = None
 
     def event(self, row: Row) -> bytes | None:
         """Return the event of a row as JSON, or None if there is none."""
@@ -104,25 +106,28 @@ class Conversion:
         columns, cells = self._columns, row.cells
         thing = _encode(columns.thing_name if columns.thing is None else _name(cells, columns.thing))
         event_id = _encode(f"{columns.table}-{row.number}" if columns.id is None else _name(cells, columns.id))
-        timestamp = self._time(cells)
+        timestamp, time_ns = self._time(cells)
         usable = [_encode(name) + b": " + value for name, value in self._usable(row.number, values)]
         if not usable:
             return None
         event = b'{"Thing": %b, "Timestamp": %b, %b, "id": %b}' % (thing, timestamp, b", ".join(usable), event_id)
         _check_size(event, len(usable) * (2 * len(thing) + len(event_id)))
+        earliest_ns, latest_ns = self.times_ns or (time_ns, time_ns)
+        self.times_ns = min(earliest_ns, time_ns), max(latest_ns, time_ns)
         return event
 
-    def _time(self, cells: Mapping[str, bytes]) -> bytes:
+    def _time(self, cells: Mapping[str, bytes]) -> tuple[bytes, int]:
+        """Return the time as JSON and in ns."""
         cell, unit = _cell(cells, self._columns.time), self._columns.time_unit
         try:
             if cell[:1] != b'"':
                 time_ns = parse_time(cell, unit)
-                return cell if unit == _UNIT else _encode(iso_text(time_ns))
+                return (cell if unit == _UNIT else _encode(iso_text(time_ns))), time_ns
             text = with_offset(_decode_text(cell), self._columns.utc_offset)
-            parse_time(text, unit)
+            time_ns = parse_time(text, unit)
         except ValueError as error:
             raise InvalidRowError(str(error)) from error
-        return _encode(text)
+        return _encode(text), time_ns
 
     def _values(self, cells: Mapping[str, bytes]) -> dict[str, bytes]:
         columns = self._columns

@@ -25,6 +25,7 @@ with imports_of("lsb-import"):
     from broker.kafka.topics import TopicError
     from broker.logs import set_up_logs
     from broker.settings import SettingsError, load_settings
+    from broker.times import iso_text
     from connector.formats.events import NOT_AN_OBJECT, Parser
     from connector.forwarding import Forwarder
     from connector.settings import Settings
@@ -226,22 +227,25 @@ def _import(given: argparse.Namespace, settings: Settings, recording: Recording,
     finally:
         progress.end()
         forwarder.close()
-    return _report(done, survey.lines, settings, problem)
+    return _report(done, survey, settings, problem)
 
 
 def _described(error: Exception) -> str:
     return f"Kafka: {error.args[0].str()}" if isinstance(error, KafkaException) else str(error)
 
 
-def _report(done: Import, total: int, settings: Settings, problem: str) -> int:
+def _report(done: Import, survey: Survey, settings: Settings, problem: str) -> int:
     if problem:
         perhaps = f", and perhaps some of the next {done.sent - done.written:,}" if done.sent > done.written else ""
-        written = f"{done.written:,} of {total:,} lines are in Kafka{perhaps}; {_AGAIN}"
+        written = f"{done.written:,} of {survey.lines:,} lines are in Kafka{perhaps}; {_AGAIN}"
         return _failed(f"{problem}; {written if done.sent else 'nothing was written'}")
     if done.rejected:
         dead_letters = f"{settings.topics.rejected}: {done.rejected:,}; the first: {shown(done.first_rejected)}"
         print(f"{NAME}: parts that cannot be used are in {dead_letters}", file=sys.stderr)
     print(f"{NAME}: {done.written:,} lines, {done.records:,} records written to {settings.topics.data}")
+    if survey.first_ns is not None and survey.last_ns is not None:
+        # As dates, so that a wrong unit is noticed.
+        print(f"{NAME}: event times from {iso_text(survey.first_ns)} to {iso_text(survey.last_ns)}")
     return REJECTED if done.rejected else 0
 
 

@@ -356,6 +356,31 @@ def test_a_row_that_is_not_json_is_left_out(table: Table, capsys: pytest.Capture
     assert "values that cannot be used were left out: 1; the first: row 4, 'a': " in said
 
 
+def test_the_times_are_shown_as_dates_so_that_a_wrong_unit_is_noticed(
+    table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
+    press = table("press.csv", "ts,force\n1700000000,1\n1700000009,2\nnever,3\n1699999999,x\n")
+    given = ["--time", "ts", "--thing-name", "P7", "--quantities", "force"]
+    run(press, *given, "--time-unit", "s")
+    assert "; event times from 2023-11-14T22:13:20Z to 2023-11-14T22:13:29Z; " in capsys.readouterr().out
+    run(press, *given)
+    assert "; event times from 1970-01-20T16:13:20Z to 1970-01-20T16:13:20.009Z; " in capsys.readouterr().out
+
+
+def test_what_is_in_a_table_cannot_control_the_terminal(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    press = table("press.csv", "ts,force\n1,1\n2,\x1b[31m\u009b31m\u202e\n")
+    assert run(press, "--time", "ts", "--thing-name", "P7", "--quantities", "force")[0] == LEFT_OUT
+    said = capsys.readouterr().err
+    assert "row 2, 'force'" in said.replace("\\'", "'")
+    assert said.rstrip("\n").isprintable()
+
+
+def test_thousands_of_columns_are_not_all_listed(table: Table) -> None:
+    press = table("press.csv", ",".join(f"c{number}" for number in range(5_000)) + "\n")
+    with pytest.raises(TableError, match=r"'c18', 'c19' and 4980 more$"):
+        convert(press, ",", Columns(time="ts", table="x", quantities=("c1",)), press.with_name("out"))
+
+
 def test_the_same_table_has_the_same_ids_each_time(table: Table) -> None:
     press = table("press.csv", "ts,force\n1,1\n2,2\n")
     columns = Columns(time="ts", table="press", thing_name="P7", quantities=("force",))
