@@ -52,9 +52,16 @@ TOPICS_MAX: Final = 20
 _TEMPLATES_MAX: Final = 100
 """How many the connector can have."""
 
+ANSWER_S: Final = 10.0
+"""How long the broker may take to accept the connection and to grant the subscriptions."""
+
 _CONNECT_S: Final = 5.0
 _POLL_S: Final = 0.05
 _SHOWN: Final = 3
+_SHOWN_LENGTH_MAX: Final = 100
+
+_NOT_IN_A_TOPIC: Final = frozenset("+#\0")
+"""Only a broker that does not keep to the protocol sends messages on topics with these."""
 
 _ASKED_FOR: Final = "; the connector asks for it"
 """The end of a reason that is not true of this command."""
@@ -99,13 +106,39 @@ def listen(
 ) -> list[Heard]:
     """Return the messages that arrive on topics that match ``filters``.
 
-    ``begun`` is called once the broker has granted the subscriptions.
+    ``begun`` is called once the broker has granted the subscriptions. From then on, the time is limited by ``limits``.
 
-    Raises `UnusableSource` if there are none, or if the broker does not accept the connection or a subscription.
+    Raises `UnusableSource` if there are none, if the broker does not accept the connection or a subscription within
+    `ANSWER_S`, or if the connector could not read them because of ``mqtt.topic``.
     """
+    if is_shared(mqtt.topic):
+        message = (
+            f"mqtt.topic is the shared subscription {mqtt.topic}, beside which the connector reads no other topics: "
+            "set it to a topic filter without $share or $queue"
+        )
+        raise UnusableSource(message)
     address = f"MQTT at {mqtt.host}:{mqtt.port}"
-    count, seconds = limits
-    listener = _Listener(filters, count, begun)
+    listener = _Listener(filters, limits.messages)
+    client = _client(mqtt, listener)
+    try:
+        client.connect(mqtt.host, mqtt.port)
+    except (OSError, ValueError) as error:
+        message = f"{address} cannot be reached: {error}; check the section [mqtt] of the settings"
+        raise UnusableSource(message) from error
+    lost = _hear(client, listener, limits.seconds, clock, begun)
+    if listener.refusal or (lost and not listener.heard):
+        message = f"{address}: {listener.refusal or lost}; check the section [mqtt] of the settings"
+        raise UnusableSource(message)
+    if not listener.heard:
+        message = (
+            f"{address}: no message has arrived on {', '.join(filters)} within {limits.seconds:g} s: check the topics, "
+            "or listen for longer (--listen SECONDS)"
+        )
+        raise UnusableSource(message)
+    return listener.heard[: limits.messages]
+
+
+def _client(mqtt: MqttSettings, listener: _Listener) -> Client:
     # The session ends with the connection, unlike that of the connector, so that nothing is kept for it.
     client = Client(CallbackAPIVersion.VERSION2, f"lsb-init-{secrets.token_hex(4)}", protocol=MQTTv311)
     client.connect_timeout = _CONNECT_S
@@ -114,32 +147,28 @@ def listen(
     if mqtt.tls_ca_file is not None:
         client.tls_set(ca_certs=str(mqtt.tls_ca_file))
     client.on_connect, client.on_subscribe, client.on_message = listener.connected, listener.granted, listener.arrived
+    return client
+
+
+def _hear(client: Client, listener: _Listener, seconds: float, clock: Clock, begun: Callable[[], None]) -> str:
+    """Listen, and disconnect. Return why it ended before its time although not all has been heard, or nothing."""
+    deadline_s, has_begun = clock.monotonic_s() + ANSWER_S, False
     try:
-        client.connect(mqtt.host, mqtt.port)
-    except (OSError, ValueError) as error:
-        message = f"{address} cannot be reached: {error}; check the section [mqtt] of the settings"
-        raise UnusableSource(message) from error
-    deadline_s = clock.monotonic_s() + seconds
-    lost = ""
-    try:
-        while not listener.is_done and not lost and clock.monotonic_s() < deadline_s:
+        while not listener.is_done and clock.monotonic_s() < deadline_s:
             if code := client.loop(_POLL_S):
-                lost = f"the connection was lost: {error_string(code)}"
+                return f"the connection was lost: {error_string(code)}"
+            if listener.is_granted and not has_begun:
+                deadline_s, has_begun = clock.monotonic_s() + seconds, True
+                begun()
     except _MALFORMED as error:
-        lost = f"the broker sent what is not MQTT: {error}"
+        return f"the broker sent what is not MQTT: {error}"
     finally:
         with suppress(OSError, *_MALFORMED):
             client.disconnect()
-    if listener.refusal or (lost and not listener.heard):
-        message = f"{address}: {listener.refusal or lost}; check the section [mqtt] of the settings"
-        raise UnusableSource(message)
-    if not listener.heard:
-        message = (
-            f"{address}: no message has arrived on {', '.join(filters)} within {seconds:g} s: check the topics, or "
-            "listen for longer (--listen SECONDS)"
-        )
-        raise UnusableSource(message)
-    return listener.heard[:count]
+    if has_begun or listener.is_done:
+        return ""
+    what = "granted the subscription" if listener.is_connected else "accepted the connection"
+    return f"the broker has not {what} within {ANSWER_S:g} s"
 
 
 def templates_of(
@@ -187,12 +216,17 @@ def mqtt_table(mqtt: MqttSettings) -> list[Table]:
 class _Listener:
     """Subscribes, and collects messages. The client calls its methods."""
 
-    def __init__(self, filters: Sequence[str], count: int, begun: Callable[[], None]) -> None:
+    def __init__(self, filters: Sequence[str], count: int) -> None:
         self.heard: list[Heard] = []
         self.refusal = ""
-        self._filters, self._count, self._begun = filters, count, begun
+        self.is_connected = False
+        self._filters, self._count = filters, count
         self._ungranted = len(filters)
         self._size = 0
+
+    @property
+    def is_granted(self) -> bool:
+        return self._ungranted <= 0 and not self.refusal
 
     @property
     def is_done(self) -> bool:
@@ -202,6 +236,7 @@ class _Listener:
         if reason.is_failure:
             self.refusal = f"the broker refuses the connection: {reason}"
             return
+        self.is_connected = True
         for one in self._filters:
             client.subscribe(one)
 
@@ -210,13 +245,13 @@ class _Listener:
         self._ungranted -= 1
         if refused:
             self.refusal = f"the broker refuses the subscription: {refused}"
-        elif not self._ungranted:
-            self._begun()
 
     def arrived(self, _client: Client, _data: Any, message: MQTTMessage) -> None:
         try:
             topic = message.topic
         except UnicodeDecodeError:
+            return
+        if not _NOT_IN_A_TOPIC.isdisjoint(topic):
             return
         self._size += len(message.payload) + len(topic)
         self.heard.append(Heard(topic, bytes(message.payload), message.retain))
@@ -316,8 +351,9 @@ def _without_records(tables: Sequence[Table], count: int, reasons: Sequence[str]
 
 def _unknown(heard: Sequence[Heard]) -> str:
     topics = [*dict.fromkeys(one.topic for one in heard)]
+    shown = ", ".join(one[:_SHOWN_LENGTH_MAX] for one in topics[:_SHOWN])
     return (
-        f"the messages on {len(topics)} MQTT topics ({', '.join(topics[:_SHOWN])}) are neither SenML nor Sparkplug B: "
+        f"the messages on {len(topics)} MQTT topics ({shown}) are neither SenML nor Sparkplug B: "
         'forward them to Kafka with a [[connector.topic]] of format = "number" or "raw" (docs/connector.md), and run '
         "lsb-init on the Kafka topic"
     )
