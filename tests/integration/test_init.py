@@ -93,10 +93,9 @@ def test_topics_that_the_joiner_would_refuse_are_told_with_the_command_that_chan
 def test_a_topic_that_does_not_exist_is_told_with_those_that_do(app: Proposed) -> None:
     app.proposal = ANY
     app.create_topics()
-    made = init(app.bootstrap, "nowhere", folder=app.folder)
+    made = init(app.bootstrap, f"{app.name}.dat", folder=app.folder)
     assert made.returncode == 1
-    assert "no such topic or file: nowhere; topics: " in made.stderr
-    assert f"{app.name}.data" in made.stderr
+    assert f"no such topic or file: {app.name}.dat; topics: {app.name}.data, " in made.stderr
     empty = init(app.bootstrap, f"{app.name}.data", folder=app.folder)
     assert empty.returncode == 1
     assert f"{app.name}.data: there are no messages to look at" in empty.stderr

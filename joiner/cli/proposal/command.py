@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
+import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from broker.commandline import imports_of, leave, version_of
+from broker.commandline import imports_of, leave, signals_to, version_of
 
 with imports_of("lsb-init"):
     from confluent_kafka import KafkaException
@@ -29,9 +32,12 @@ with imports_of("lsb-init"):
     from joiner.cli.proposal.guess import Answers, TopicGuess, guess
     from joiner.cli.proposal.mqtt import Limits, Templates, check_filter, listen, mqtt_table, templates_of
     from joiner.cli.proposal.samples import Question, Registry, Source, Table, UnusableSource
-    from joiner.cli.proposal.settings import compose, try_out, without_common_things
+    from joiner.cli.proposal.settings import PARTITIONS_MAX, compose, try_out, without_common_things
     from joiner.cli.proposal.sources import (
+        SAMPLES_BYTES_MAX,
+        SAMPLES_TOTAL_MAX,
         FetchedSchemas,
+        Sampling,
         check_topic_name,
         kafka_tables,
         read_file,
@@ -43,7 +49,7 @@ with imports_of("lsb-init"):
     from joiner.mapping.settings import KAFKA_KEY, KAFKA_TIMESTAMP, RegistrySettings
     from joiner.runtime.clock import SystemClock
     from joiner.runtime.kafka.batches.registry_client import RegistryClient
-    from joiner.runtime.kafka.clients import make_admin
+    from joiner.runtime.kafka.clients import describe, make_admin
     from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
 
 NAME: Final = "lsb-init"
@@ -52,7 +58,6 @@ QUESTION: Final = 3
 
 _REACH_S: Final = 10.0
 _SAMPLES_MAX: Final = 100_000
-_PARTITIONS_MAX: Final = 1000
 _LISTEN_S: Final = 10
 _LISTEN_MAX_S: Final = 3600
 
@@ -68,8 +73,8 @@ examples:
 --key, --time and --id can be repeated: the first path that the messages of a topic have applies to it.
 The settings of Kafka, MQTT and the registry come from lsb.toml, if there is one, or from LSB_KAFKA__BOOTSTRAP_SERVERS,
 LSB_MQTT__HOST, LSB_REGISTRY__USER, LSB_REGISTRY__PASSWORD_FILE and others. No password is written to the proposal.
-Exit status: 0 the settings were written; 1 they cannot be proposed, for example because the messages are not JSON; 2
-invalid arguments or settings; 3 a question must be answered first."""
+Exit status: 0 the settings were written; 1 they cannot be proposed, for example because the messages are not JSON, or
+the command was stopped; 2 invalid arguments or settings; 3 a question must be answered first."""
 
 
 class InitSettings(ServiceSettings):
@@ -109,7 +114,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             # TOML is UTF-8, whatever the terminal's encoding.
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
-        return _propose(options)
+        with signals_to(signal.default_int_handler):
+            return _propose(options)
     except SettingsError as error:
         return _failed(str(error), 2)
     except Question as question:
@@ -117,14 +123,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (UnusableSource, KafkaAway, OSError) as error:
         return _failed(str(error))
     except KafkaException as error:
-        return _failed(f"Kafka: {error.args[0].str()}")
+        return _failed(f"Kafka: {describe(error)}")
     except KeyboardInterrupt:
         return _failed("stopped")
 
 
 def _propose(options: argparse.Namespace) -> int:
-    if options.output is not None and options.output.exists():
-        return _failed(f"{options.output} already exists: choose another name for --output", 2)
+    if options.output is not None and (fault := _fault_of_new(options.output)):
+        return _failed(fault, 2)
     clock = SystemClock()
     found = _sources(options, clock)
     now_ns = int(clock.wall_s() * 1e9)
@@ -145,7 +151,7 @@ def _propose(options: argparse.Namespace) -> int:
     if options.output is None:
         print(proposal.text, end="", flush=True)
     else:
-        options.output.write_text(proposal.text, encoding="utf-8")
+        _write_new(options.output, proposal.text)
     for stream in tried:
         _say(str(stream))
     notes = [f"{topic.source.topic}: {note}" for topic in topics for note in topic.notes]
@@ -157,21 +163,44 @@ def _propose(options: argparse.Namespace) -> int:
     return 0
 
 
+def _fault_of_new(path: Path) -> str:
+    """Return why no new file can be written there, before anybody waits for its content, or an empty string."""
+    if os.path.lexists(path):
+        return f"{path} already exists: choose another name for --output"
+    folder = path.parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        return f"no file can be written to the folder {folder}: choose another one for --output"
+    return ""
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a new file, all of it or none. Raises OSError, also if somebody else has written the file meanwhile."""
+    with path.open("x", encoding="utf-8") as file:
+        try:
+            file.write(text)
+            file.flush()
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+
 def _sources(options: argparse.Namespace, clock: SystemClock) -> _Found:
     """Return the samples of all sources."""
     files = [name for name in options.sources if Path(name).exists() and not Path(name).is_dir()]
     names = [name for name in dict.fromkeys(options.sources) if name not in files]
     for name in names:
         check_topic_name(name)
-    found = {name: (read_file(Path(name), options.samples), list[str]()) for name in files}
+    size = SAMPLES_TOTAL_MAX // max(1, len(files) + len(names))
+    limits = Sampling(options.samples, min(size, SAMPLES_BYTES_MAX))
+    found = {name: (read_file(Path(name), limits), list[str]()) for name in files}
     if files and KAFKA_TIMESTAMP in options.time:
         message = f"a file has no {KAFKA_TIMESTAMP}: name the topic, or a field with --time"
         raise UnusableSource(message)
-    topics = [source.topic for source, _ in found.values()]
-    if repeated := sorted({topic for topic in topics if topics.count(topic) > 1}):
-        message = f"several files would be the topic {', '.join(repeated)}: rename them"
+    topics = Counter([*(source.topic for source, _ in found.values()), *names])
+    if repeated := sorted(topic for topic, count in topics.items() if count > 1):
+        message = f"several sources would be the topic {', '.join(repeated)}: rename the files, or leave one out"
         raise UnusableSource(message)
-    if not names and not options.mqtt:
+    if not names and not options.mqtt and options.config is None:
         return _Found([found[name] for name in dict.fromkeys(options.sources)], [], None, [])
     settings = load_settings(InitSettings, options.config)
     tables = kafka_tables(settings.kafka)
@@ -180,7 +209,7 @@ def _sources(options: argparse.Namespace, clock: SystemClock) -> _Found:
         admin = make_admin(settings.kafka)
         reach_kafka(admin, settings.kafka.bootstrap_servers, _REACH_S, clock)
         asked = None if registry is None else _asked(registry, clock)
-        read = read_topics(settings.kafka, admin, names, options.samples, clock, asked)
+        read = read_topics(settings.kafka, admin, names, limits, clock, asked)
         found |= {one.topic: (one, faults) for one, faults in read}
     sources = [found[name] for name in dict.fromkeys(options.sources)]
     table = None if registry is None else registry_table(registry)
@@ -239,8 +268,18 @@ def init_arguments() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     repeated: dict[str, Any] = {"action": "append", "default": [], "metavar": "PATH"}
-    add("sources", nargs="*", metavar="SOURCE", help="a topic, or a file with a JSON message in each line")
-    add("--config", type=Path, metavar="FILE", help="settings file with the section [kafka] (default: lsb.toml)")
+    add(
+        "sources",
+        nargs="*",
+        metavar="SOURCE",
+        help="a topic, or a file with a JSON message in each line; a file is taken before a topic of the same name",
+    )
+    add(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="settings file with the sections [kafka], [registry] and [mqtt] (default: lsb.toml)",
+    )
     add("--registry", type=_url, metavar="URL", help="the schema registry of topics with Avro, Protobuf or JSON Schema")
     add(
         "--mqtt",
@@ -252,7 +291,7 @@ def init_arguments() -> argparse.ArgumentParser:
     )
     listen_for = _whole(_LISTEN_MAX_S)
     add("--listen", type=listen_for, default=_LISTEN_S, metavar="S", help="seconds to listen to MQTT (default 10)")
-    add("--partitions", type=_whole(_PARTITIONS_MAX), metavar="N", help="how many partitions the topics are to have")
+    add("--partitions", type=_whole(PARTITIONS_MAX), metavar="N", help="how many partitions the topics are to have")
     add("--output", type=Path, metavar="FILE", help="write the settings to a new file (default: the terminal)")
     add(
         "--samples",
@@ -268,7 +307,7 @@ def init_arguments() -> argparse.ArgumentParser:
         help=f"the path of the thing, such as $.machine.id, {KAFKA_KEY}, or a string in quotes",
     )
     add("--time", type=_time, **repeated, help=f"the path of the event time, or {KAFKA_TIMESTAMP}")
-    add("--time-unit", choices=list(UNIT_NS), help="the unit of times that are numbers")
+    add("--time-unit", choices=list(UNIT_NS), help="the unit of times that are numbers and do not tell it themselves")
     add("--id", type=_path, **repeated, help="the path of the identity of a message")
     add("--version", action="version", version=version_of(NAME))
     return parser

@@ -10,10 +10,16 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from joiner.mapping.documents import Instant
-from joiner.mapping.paths import LENGTH_MAX, SEGMENTS_MAX, Missing, Segment, parse_path
+from joiner.mapping.paths import SEGMENTS_MAX, Missing, Segment, parse_path
 
 FIELDS_MAX: Final = 2_000
 """The maximum number of fields that are listed."""
+
+PATH_LENGTH_MAX: Final = 400
+"""The maximum length of a field's path in characters, so that a condition on three of them is not too long."""
+
+VALUE_LENGTH_MAX: Final = 60
+"""How many characters of a value a message or a note shows."""
 
 NEARLY_ALL: Final = 0.95
 """The share of messages that must agree, because single messages may be damaged."""
@@ -116,7 +122,14 @@ def is_number(value: Scalar) -> bool:
 
 def listed(fields: Sequence[Field]) -> str:
     """Return the paths of fields with a value of each, for a message."""
-    return ", ".join(f"{field.path} ({next(iter(field.values.values()))!r:.40})" for field in fields[:SHOWN_MAX])
+    found = [f"{field.path} ({shown(next(iter(field.values.values())))})" for field in fields[:SHOWN_MAX]]
+    return ", ".join([*found, f"and {len(fields) - SHOWN_MAX} more"] if len(fields) > SHOWN_MAX else found)
+
+
+def shown(value: Scalar) -> str:
+    """Return the beginning of a value, for a message."""
+    text = repr(value)
+    return text if len(text) <= VALUE_LENGTH_MAX else f"{text[:VALUE_LENGTH_MAX]}..."
 
 
 def find_given(documents: Sequence[Any], given: Sequence[str]) -> Field | None:
@@ -171,7 +184,7 @@ def fields_of(documents: Sequence[Any]) -> list[Field]:
     return [
         Field(segments, values)
         for segments, values in found.items()
-        if len(path_text(segments)) <= LENGTH_MAX
+        if len(path_text(segments)) <= PATH_LENGTH_MAX
         and len(values) >= NEARLY_ALL * (len(values) + containers.get(segments, 0))
     ]
 

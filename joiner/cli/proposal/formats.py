@@ -46,6 +46,10 @@ CONNECTOR_LINES: Final = {
 """The settings with which the connector reads MQTT messages of a standard."""
 
 
+_NO_TABLE: Final = frozenset({b"{", b"[", b"\xff", b"\x1f"})
+"""How the lines of a table do not begin: with JSON, or with what `_hint` describes."""
+
+
 class Decoded(NamedTuple):
     """The messages that could be decoded, in their ``format`` (see `StreamSettings`), and notes about the others."""
 
@@ -81,13 +85,23 @@ def decode_samples(source: Source) -> Decoded:
         documents.append(document)
     if not documents:
         _ask_about_sparkplug(source)
-        why = f"none of its messages is {name}: {reason}" if reason else "there are no messages to look at"
-        message = f"{source.topic}: {why}"
+        message = f"{source.topic}: {_why_none(source, name, reason)}"
         raise UnusableSource(message)
     _check_arrays(source, documents)
     bad = sum(sample.value is not None for sample in source.samples) - len(documents)
     notes = [f"{bad} of {len(source.samples)} messages are not {name} ({reason})"] if bad else []
     return Decoded(message_format, samples, documents, notes)
+
+
+def _why_none(source: Source, name: str, reason: str) -> str:
+    """Return why no message could be decoded. ``reason``: the first one's, or nothing if all are tombstones."""
+    if not reason:
+        tombstones = f": the last {len(source.samples)} have no value" if source.samples else ""
+        return f"there are no messages to look at{tombstones}"
+    begins = {sample.value[:1] for sample in source.samples if sample.value is not None}
+    may_be_table = source.is_file and begins.isdisjoint(_NO_TABLE)
+    table = "; to use a table, such as CSV or Parquet, convert and import it first (docs/configuration.md)"
+    return f"none of its messages is {name}: {reason}{table if may_be_table else ''}"
 
 
 def is_senml(document: Any) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from joiner.cli.proposal.fields import NEARLY_ALL, SHOWN_MAX, Field, fields_of, find_given, is_number, listed
+from broker.wire.records import JSON_NUMBER, NAME_LENGTH_MAX
+from joiner.cli.proposal.fields import NEARLY_ALL, SHOWN_MAX, Field, fields_of, find_given, is_number, listed, shown
 from joiner.cli.proposal.formats import decode_samples
 from joiner.cli.proposal.keys import find_id, find_key, given_key
 from joiner.cli.proposal.samples import Question, Source, UnusableSource
@@ -14,14 +16,17 @@ from joiner.cli.proposal.times import (
     TimeField,
     as_date,
     first_usable,
+    hidden_times,
     in_each_unit,
     is_likely,
     is_of_handling,
+    is_of_measurement,
+    is_of_things,
     is_surely_time,
     time_fields,
     time_ns,
 )
-from joiner.cli.proposal.values import StreamGuess, streams_of
+from joiner.cli.proposal.values import STREAMS_MAX, StreamGuess, streams_of
 from joiner.mapping.conditions import parse_literal
 from joiner.mapping.formats import JSON
 from joiner.mapping.settings import KAFKA_KEY, KAFKA_TIMESTAMP
@@ -30,6 +35,7 @@ _OWN_FIELDS: Final = frozenset({"thing", "quantity", "phenomenonTime", "result",
 """The fields of the pipeline's own records."""
 
 _OF_KAFKA: Final = "when Kafka appended the message"
+_HIDDEN_MAX: Final = 3
 
 
 class Answers(NamedTuple):
@@ -185,7 +191,12 @@ def _own(source: Source, fields: Sequence[Field], answers: Answers, notes: Seque
             raise UnusableSource(_no_time(source, time))
         if unit is None:
             raise Question(_about_unit(source, time))
-    streams = [StreamGuess(str(name), "", None) for name in dict.fromkeys(quantity.values.values())]
+    counts = Counter(str(name) for name in quantity.values.values() if len(str(name)) <= NAME_LENGTH_MAX)
+    # The most frequent ones, in the order of their first occurrence.
+    usual = {name for name, _ in counts.most_common(STREAMS_MAX)}
+    streams = [StreamGuess(name, "", None) for name in counts if name in usual]
+    if len(counts) > STREAMS_MAX:
+        notes = [*notes, f"it has {len(counts)} quantities, of which the {STREAMS_MAX} most frequent are looked at"]
     return TopicGuess(source, "", "", unit, None, as_date(given, unit), streams, notes, is_own=True)
 
 
@@ -203,6 +214,7 @@ def _time(
         return _given_time(source, given, times, answers.time_unit, notes, now_ns)
     if KAFKA_TIMESTAMP in answers.time:
         return _Time(None, None, _OF_KAFKA)
+    times = [one for one in times if is_of_measurement(one.field) or not is_of_things(one.field, source.partitions)]
     doubtful = _doubtful(fields, times)
     if doubtful is not None and is_number(first_usable(doubtful)):
         if answers.time_unit is None:
@@ -213,16 +225,29 @@ def _time(
         message = f"{_no_time(source, doubtful)}. To use another time, answer with --time '{other}'"
         raise Question(message)
     if times:
-        return _best_time(times, notes)
+        return _best_time(source, times, answers.time_unit, notes)
+    hidden = "".join(map(_about_hidden, hidden_times(fields, now_ns)[:_HIDDEN_MAX]))
     if source.is_file:
-        message = f"{source.topic}: which field is the time? Fields: {listed(fields)}. Answer with --time PATH"
+        message = f"{source.topic}: which field is the time? Fields: {listed(fields)}. Answer with --time PATH{hidden}"
         raise Question(message)
-    notes.append(_no_time(source, doubtful) if doubtful is not None else "no field contains a usable time")
+    no_time = _no_time(source, doubtful) if doubtful is not None else "no field contains a usable time"
+    notes.append(f"{no_time}{hidden}")
     return _Time(None, None, _OF_KAFKA)
 
 
-def _best_time(times: Sequence[TimeField], notes: list[str]) -> _Time:
+def _best_time(source: Source, times: Sequence[TimeField], given_unit: str | None, notes: list[str]) -> _Time:
     best, *others = times
+    if given_unit is not None and best.unit not in {None, given_unit}:
+        notes.append(
+            f"the times {best.field.path} are probably in {best.unit} rather than {given_unit}: if they are not, add "
+            f"--time '{best.field.path}'"
+        )
+    if is_of_things(best.field, source.partitions):
+        count = len(set(best.field.values.values()))
+        notes.append(
+            f"{len(best.field.values)} messages have only {count} different times {best.field.path}: check that they "
+            "are those of the measurements"
+        )
     if others:
         notes.append("other times: " + ", ".join(one.field.path for one in others[:SHOWN_MAX]))
     elif is_of_handling(best.field):
@@ -267,15 +292,21 @@ def _given_time(
 
 
 def _no_time(source: Source, field: Field) -> str:
-    return (
-        f"{source.topic}: {field.path} cannot be the time, because {first_usable(field)!r} is not an ISO-8601 time "
-        "with an offset from UTC; only the producer can add one"
-    )
+    value = first_usable(field)
+    why = f"{source.topic}: {field.path} cannot be the time, because {shown(value)} is"
+    if isinstance(value, str) and JSON_NUMBER.fullmatch(value) is not None:
+        return f"{why} a number in quotes, which cannot be read as a time; only the producer can remove them"
+    return f"{why} not an ISO-8601 time with an offset from UTC; only the producer can add one"
+
+
+def _about_hidden(time: TimeField) -> str:
+    path = time.field.path
+    return f"; if {path} is the time ({time.example}), answer with --time '{path}' --time-unit {time.unit}"
 
 
 def _about_unit(source: Source, field: Field) -> str:
     example = first_usable(field)
-    dates = f"{example} is {in_each_unit(example)}" if isinstance(example, int | Decimal) else repr(example)
+    dates = f"{example} is {in_each_unit(example)}" if isinstance(example, int | Decimal) else shown(example)
     kafka = "" if source.is_file else f", or with --time {KAFKA_TIMESTAMP} if it is not the time of the measurement"
     return (
         f"{source.topic}: in which unit is the time {field.path}? {dates}. "

@@ -23,6 +23,9 @@ _FEW: Final = 3
 _ENOUGH: Final = 5
 """With fewer messages, distinct values do not show that a field identifies them."""
 
+_SURELY_ENOUGH: Final = 20
+"""If as many messages or more all have different keys, these probably identify messages rather than things."""
+
 _NEARLY_DISTINCT: Final = 0.98
 """The share of distinct ids, because some messages may have been delivered twice."""
 
@@ -48,7 +51,28 @@ def find_key(
         field for field in fields if sum(map(_is_name, field.values.values())) >= NEARLY_ALL * len(field.values)
     ]
     right = [field for field in candidates if source.is_file or _determines_partition(field, samples, source)]
-    if found := _likeliest(right, samples, source, notes):
+    if found := _recognised(source, samples, candidates, right, notes):
+        return found
+    if source.partitions == 1:
+        notes.append("no field looks like a key, so all messages have the same one")
+        return KeyGuess(ONLY_THING)
+    right_first = sorted(candidates, key=lambda one: one not in right)
+    message = (
+        f"{source.topic}: which field is the key? Fields: {listed(right_first) or 'none'}. Answer with --key PATH or, "
+        f'if all messages are of one thing, --key "{ONLY_THING}"'
+    )
+    raise Question(message)
+
+
+def _recognised(
+    source: Source, samples: Sequence[Sample], candidates: Sequence[Field], right: Sequence[Field], notes: list[str]
+) -> KeyGuess | None:
+    """Return the key that the names and contents of fields and the keys of messages tell, or None.
+
+    ``right``: those of the candidates that determine the partition.
+    """
+    repeated = [field for field in right if not _identifies_messages(field)]
+    if found := _likeliest(repeated, samples, source, notes):
         return KeyGuess(found.path)
     if note := _kafka_key_note(samples, source, is_right=True):
         notes.append(note)
@@ -57,18 +81,13 @@ def find_key(
     if found := _likeliest(others, samples, source, notes):
         notes.append(f"the messages are not partitioned by {found.path}, so the joiner copies them first (repartition)")
         return KeyGuess(found.path, repartition=True)
+    if found := _likeliest(right, samples, source, notes):
+        notes.append(f"{found.path} is another one in each message: check that it is the thing, and not the message")
+        return KeyGuess(found.path)
     if note := _kafka_key_note(samples, source, is_right=False):
         notes.append(f"{note}; it does not determine the partition, so the joiner copies them first (repartition)")
         return KeyGuess(KAFKA_KEY, repartition=True)
-    if source.partitions == 1:
-        notes.append("no field looks like a key, so all messages have the same one")
-        return KeyGuess(ONLY_THING)
-    fields_shown = listed(right or candidates) or "none"
-    message = (
-        f"{source.topic}: which field is the key? Fields: {fields_shown}. Answer with --key PATH or, if all messages "
-        f'are of one thing, --key "{ONLY_THING}"'
-    )
-    raise Question(message)
+    return None
 
 
 def given_key(key: str, source: Source, samples: Sequence[Sample]) -> KeyGuess:
@@ -77,6 +96,12 @@ def given_key(key: str, source: Source, samples: Sequence[Sample]) -> KeyGuess:
         return KeyGuess(key)
     is_right = key == KAFKA_KEY and bool(_kafka_key_note(samples, source, is_right=True))
     return KeyGuess(key, repartition=not is_right)
+
+
+def _identifies_messages(field: Field) -> bool:
+    """Return whether a field seems to be another one in each message, such as the primary key of a changed row."""
+    values = field.values.values()
+    return len(set(values)) == len(values) >= _SURELY_ENOUGH and field.plain_name not in KEY_NAMES
 
 
 def _likeliest(fields: Sequence[Field], samples: Sequence[Sample], source: Source, notes: list[str]) -> Field | None:
@@ -125,7 +150,7 @@ def _at(field: Field | None, number: int) -> Scalar:
 
 
 def _determines_partition(field: Field, samples: Sequence[Sample], source: Source) -> bool:
-    return _agree(
+    return source.partitions == 1 or _agree(
         field.values,
         lambda number, text: partition_of(text, source.partitions) == samples[number].partition,
     )
@@ -162,8 +187,13 @@ def _name_in(key: bytes | None) -> str | None:
 
 def _agree(values: Mapping[int, Scalar], is_right: Callable[[int, bytes], bool]) -> bool:
     """Return whether nearly all values that are names are right. ``is_right`` takes their number and text."""
-    names = {number: str(value).encode() for number, value in values.items() if _is_name(value)}
-    return sum(is_right(number, text) for number, text in names.items()) >= NEARLY_ALL * len(names)
+    names = [(number, value) for number, value in values.items() if _is_name(value)]
+    right = len(names)
+    for number, value in names:
+        right -= not is_right(number, str(value).encode())
+        if right < NEARLY_ALL * len(names):
+            return False  # at once, because there may be thousands of fields
+    return True
 
 
 def _key_score(field: Field, samples: Sequence[Sample], source: Source) -> float:

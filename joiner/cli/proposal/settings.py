@@ -18,7 +18,7 @@ from broker.times import iso_text
 from broker.wire.records import NAME_LENGTH_MAX, Record, Unreadable, decode_data
 from joiner.cli.proposal.guess import TopicGuess
 from joiner.cli.proposal.samples import Sample, Simple, Table, UnusableSource
-from joiner.cli.proposal.values import StreamGuess
+from joiner.cli.proposal.values import StreamGuess, numbered
 from joiner.mapping.conditions import parse_literal
 from joiner.mapping.formats import JSON
 from joiner.mapping.reading import MappedTopic
@@ -28,10 +28,16 @@ from joiner.runtime.settings import JoinerSettings
 JOINS_MAX: Final = 5
 """The maximum number of joins that are proposed. Streams without a join are proposed as comments."""
 
+PARTITIONS_MAX: Final = 1000
+"""The largest number of partitions that the settings allow (`broker.settings.TopicSettings`)."""
+
 _COMMENT_LENGTH_MAX: Final = 400
 _BARE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _JOIN_NAME_LENGTH_MAX: Final = 80
+_LABEL_LENGTH_MAX: Final = NAME_LENGTH_MAX - 10
+"""So short that a number can follow."""
+
 _THINGS_SHOWN: Final = 3
 
 
@@ -182,6 +188,7 @@ def _with_equal_partitions(topics: Sequence[TopicGuess], given: int) -> tuple[li
         raise UnusableSource(message)
     right = own or {topic.source.partitions for topic in known if not topic.repartition}
     partitions = given or max(right or {topic.source.partitions for topic in known}, default=0)
+    partitions = partitions if own else min(partitions, PARTITIONS_MAX)
     found = []
     for topic in topics:
         count = topic.source.partitions
@@ -197,11 +204,16 @@ def _with_equal_partitions(topics: Sequence[TopicGuess], given: int) -> tuple[li
 
 
 def _placed(topics: Sequence[TopicGuess]) -> Iterator[Placed]:
-    names = [stream.name for topic in topics for stream in topic.streams]
+    names = Counter(stream.name for topic in topics for stream in topic.streams)
+    # A join would select such a quantity instead of a stream of the same name.
+    used = {stream.name for topic in topics if topic.is_own for stream in topic.streams}
     for topic in topics:
         for stream in topic.streams:
-            label = f"{topic.source.topic}.{stream.name}" if names.count(stream.name) > 1 else stream.name
-            label = label[-NAME_LENGTH_MAX:]
+            label = f"{topic.source.topic}.{stream.name}" if names[stream.name] > 1 else stream.name
+            label = label[-_LABEL_LENGTH_MAX:]
+            if label in used and not (topic.is_own and label == stream.name):
+                label = next(one for one in numbered(label) if one not in used)
+            used.add(label)
             yield Placed(label, stream.name if topic.is_own else label, topic, stream)
 
 
@@ -265,12 +277,19 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _toml(value: Simple) -> str:
-    """Return a value in TOML. TOML's basic strings are JSON's, except that DEL must be escaped."""
+    """Return a value in TOML. Raises `UnusableSource` if it cannot be written.
+
+    TOML's basic strings are JSON's, except that more must be escaped. So is what could control the terminal.
+    """
     if isinstance(value, bool | int):
         return json.dumps(value)
     if isinstance(value, float):
         return repr(value)  # as in TOML, also if it is not finite
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if not value.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        message = f"the setting {value!a} is not UTF-8, so it cannot be written to a settings file"
+        raise UnusableSource(message)
+    quoted = json.dumps(value, ensure_ascii=False)
+    return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in quoted)
 
 
 def _comment(text: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -16,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from broker.commandline import describe_missing
 from broker.kafka.topics import TopicFacts, data_topic_specs, topic_facts, topic_faults
-from broker.settings import KafkaSettings, TopicName, TopicSettings
+from broker.settings import TOPIC_NAME_LENGTH_MAX, KafkaSettings, TopicName, TopicSettings
 from broker.settings_errors import PACKAGES
 from broker.wire.records import Unreadable
 from joiner.cli.proposal.samples import Registry, Sample, Source, Table, UnusableSource
@@ -27,10 +28,13 @@ from joiner.mapping.settings import RegistrySettings
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.registry import Fetch
 from joiner.runtime.kafka.batches.registry_client import NoAnswerError
-from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
+from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_reader, read_to_end
 
-SAMPLES_BYTES_MAX: Final = 32 * 1024 * 1024
-"""The maximum size of the messages that are looked at for each topic."""
+SAMPLES_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The maximum size of the messages that are looked at for each topic or file, in bytes."""
+
+SAMPLES_TOTAL_MAX: Final = 4 * SAMPLES_BYTES_MAX
+"""That of all topics and files together. Decoded messages take several times as much memory."""
 
 SCHEMAS_MAX: Final = 100
 """The maximum number of schemas that are asked for."""
@@ -38,6 +42,7 @@ SCHEMAS_MAX: Final = 100
 SCHEMAS_S: Final = 30.0
 """How long the registry is asked for schemas in all. The last request can take longer by ``registry.timeout``."""
 
+_TOPICS_SHOWN: Final = 20
 _GROUP: Final = "lsb-init"
 _BOM: Final = "\ufeff".encode()
 _ENDINGS: Final = frozenset({".json", ".jsonl", ".ndjson", ".txt"})
@@ -130,15 +135,22 @@ def registry_table(registry: RegistrySettings) -> Table:
     return Table("[registry]", given, comments)
 
 
-def read_file(path: Path, count: int) -> Source:
-    """Return the first ``count`` lines of a file. The topic is named after the file.
+class Sampling(NamedTuple):
+    """How much is looked at, per topic or file: up to so many ``messages``, of about ``size`` bytes."""
+
+    messages: int
+    size: int = SAMPLES_BYTES_MAX
+
+
+def read_file(path: Path, limits: Sampling) -> Source:
+    """Return the first lines of a file. The topic is named after the file.
 
     Raises `UnusableSource` if a line is too long to be a message, and OSError.
     """
     samples: list[Sample] = []
     size = number = 0
     with path.open("rb") as lines:
-        while len(samples) < count and size < SAMPLES_BYTES_MAX:
+        while len(samples) < limits.messages and size < limits.size:
             line = lines.readline(MESSAGE_BYTES_MAX + 1)
             if not line:
                 break
@@ -153,18 +165,19 @@ def read_file(path: Path, count: int) -> Source:
             if text := line.removeprefix(_BOM).strip():
                 samples.append(Sample(0, len(samples), 0, None, text))
     name = path.stem if path.suffix in _ENDINGS else path.name
-    return Source(_NOT_IN_A_TOPIC_NAME.sub("_", name) or "data", 0, samples)
+    topic = _NOT_IN_A_TOPIC_NAME.sub("_", name)[:TOPIC_NAME_LENGTH_MAX]
+    return Source(topic if topic.strip(".") else "data", 0, samples)
 
 
 def read_topics(
     kafka: KafkaSettings,
     admin: AdminClient,
     names: Sequence[str],
-    count: int,
+    limits: Sampling,
     clock: Clock,
     registry: Registry | None = None,
 ) -> Iterator[tuple[Source, list[str]]]:
-    """Yield the last ``count`` messages of each topic, and why the joiner could not read the topic as it is.
+    """Yield the last messages of each topic, and why the joiner could not read the topic as it is.
 
     ``registry``: where their schemas are, or None if that is not known.
 
@@ -172,26 +185,36 @@ def read_topics(
     """
     facts = topic_facts(admin, names)
     if missing := [name for name in names if name not in facts]:
-        known = [name for name in sorted(admin.list_topics().topics) if not name.startswith("__")]
-        why = f"no such topic or file: {', '.join(missing)}; topics: {', '.join(known) or 'none'}"
-        raise UnusableSource(why)
+        raise UnusableSource(describe_missing_topics(missing, admin.list_topics(timeout=TIMEOUT_S).topics))
     with closing(make_reader(kafka, _GROUP)) as consumer:
         for name in names:
             partitions = facts[name].partitions
             samples: list[Sample] = []
             size = 0
             for partition in range(partitions):
+                if size >= limits.size:
+                    break
                 low, high = log_range(consumer, name, partition)
-                start = max(low, high - math.ceil(count / partitions))
+                start = max(low, high - math.ceil(limits.messages / partitions))
                 if start == high:
                     continue
                 for message in read_to_end(consumer, clock, name, partition, start, high):
                     key, value = message.key(), message.value()
-                    size += len(value or b"")
-                    if size > SAMPLES_BYTES_MAX * (partition + 1) / partitions:
-                        break
                     samples.append(Sample(partition, message.offset() or 0, message.timestamp()[1], key, value))
+                    size += len(key or b"") + len(value or b"")
+                    # Not before it is added: the first message may be larger than the share of its partition.
+                    if size > limits.size * (partition + 1) / partitions:
+                        break
             yield Source(name, partitions, samples, registry), _faults(admin, name, facts[name])
+
+
+def describe_missing_topics(missing: Sequence[str], existing: Iterable[str]) -> str:
+    """Return an error message that names topics that do not exist, and the existing ones that are most like them."""
+    known = sorted(name for name in existing if not name.startswith("__"))
+    like = [one for name in missing for one in get_close_matches(name, known, _TOPICS_SHOWN // 4)]
+    shown = [*dict.fromkeys([*like, *known])][:_TOPICS_SHOWN]
+    more = f", and {len(known) - len(shown)} more" if len(known) > len(shown) else ""
+    return f"no such topic or file: {', '.join(missing)}; topics: {', '.join(shown) or 'none'}{more}"
 
 
 def check_topic_name(name: str) -> None:
@@ -205,7 +228,8 @@ def check_topic_name(name: str) -> None:
 
 def _faults(admin: AdminClient, name: str, facts: TopicFacts) -> list[str]:
     """Return why the joiner could not read a topic as it is."""
-    settings = TopicSettings(partitions=facts.partitions)
+    # As the joiner does it. It copies a topic with more partitions than it can have itself (repartition).
+    settings = TopicSettings().model_copy(update={"partitions": facts.partitions})
     specs = [spec for spec in data_topic_specs(settings, [name]) if spec.name == name]
     try:
         return topic_faults(admin, specs, {name: facts})

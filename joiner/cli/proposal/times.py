@@ -28,8 +28,11 @@ _OF_HANDLING: Final = (
 )
 """Parts of names of times other than that of a measurement."""
 
+_PARTS: Final = ("timestamp", "datetime", "unixtime", "epoch")
+"""Parts of names of times that are written without anything between the words."""
+
 _MANY: Final = 10
-"""With more messages, a time that never changes is not that of a measurement."""
+"""With more messages, a time that never changes is not that of a measurement, unless its name says so."""
 
 
 class TimeField(NamedTuple):
@@ -57,6 +60,30 @@ def is_of_handling(field: Field) -> bool:
 def is_surely_time(field: Field) -> bool:
     """Return whether the field cannot be anything but a time, judging by its name or its schema."""
     return field.is_named_like_time or _has_instants(field)
+
+
+def is_of_things(field: Field, partitions: int) -> bool:
+    """Return whether the times are rather those of things than of messages, such as dates of installation.
+
+    That is so if many messages have the same time, or return again and again to a few times. ``partitions``: those of
+    the topic. The messages of one come after those of another, which may have the same times, or be of other things.
+    """
+    partitions = max(1, partitions)
+    if len(field.values) <= _MANY:
+        return False
+    seen: set[Scalar] = set()
+    returns, last = 0, None
+    for value in field.values.values():
+        returns += value != last and value in seen
+        seen.add(value)
+        last = value
+    are_few = len(seen) <= partitions and len(field.values) > _MANY * len(seen)
+    return are_few or returns > 2 * partitions * len(seen)
+
+
+def is_of_measurement(field: Field) -> bool:
+    """Return whether nothing but the time of the measurement has such a name and such a place in a message."""
+    return is_surely_time(field) and not (is_of_handling(field) or field.is_about_message)
 
 
 def first_usable(field: Field) -> Scalar:
@@ -100,6 +127,19 @@ def time_fields(fields: Sequence[Field], count: int, now_ns: int) -> list[TimeFi
     return sorted(found, key=lambda one: -one.score)
 
 
+def hidden_times(fields: Sequence[Field], now_ns: int) -> list[TimeField]:
+    """Return the fields whose numbers may be times although their names do not say so, with the unit of each."""
+    found = []
+    for field in fields:
+        first = first_usable(field)
+        unit = next((one for one in UNIT_NS if is_number(first) and is_likely(first, one, now_ns)), None)
+        if unit is not None and not field.is_constant:
+            usable = sum(is_number(value) and is_likely(value, unit, now_ns) for value in field.values.values())
+            if usable >= NEARLY_ALL * len(field.values):
+                found.append(TimeField(field, unit, usable, 0.0))
+    return found
+
+
 def in_each_unit(value: int | Decimal) -> str:
     """Return what a number would be as a time in each unit, as plain dates."""
     dates = ((time_ns(value, unit), unit) for unit in UNIT_NS)
@@ -126,10 +166,15 @@ def _count_times(field: Field, unit: str | None, now_ns: int) -> int:
     values = field.values.values()
     if unit is None:
         return sum(isinstance(value, str | Instant) and time_ns(value, "ns") is not None for value in values)
-    if _WORDS.isdisjoint(field.words) and not field.is_named_like_time:
+    if not _may_be_named_like_time(field):
         # It may as well be a counter.
         return 0
     return sum(is_number(value) and is_likely(value, unit, now_ns) for value in values)
+
+
+def _may_be_named_like_time(field: Field) -> bool:
+    is_named = not _WORDS.isdisjoint(field.words) or any(part in field.plain_name for part in _PARTS)
+    return is_named or field.is_named_like_time
 
 
 def _has_instants(field: Field) -> bool:
@@ -138,7 +183,7 @@ def _has_instants(field: Field) -> bool:
 
 def _score(field: Field, count: int) -> float:
     values = field.values
-    is_named = not _WORDS.isdisjoint(field.words) or is_surely_time(field)
+    is_named = _may_be_named_like_time(field) or _has_instants(field)
     score = 40.0 * (field.plain_name in TIME_NAMES) or 25.0 * is_named
     score += 20 * len(values) / count + 10 * len(set(values.values())) / len(values)
     score += 10 * any(part in field.plain_name for part in _OF_MEASUREMENT)

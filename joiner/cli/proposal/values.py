@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from itertools import count, islice
 from typing import Final, NamedTuple
 
 from broker.wire.records import JSON_NUMBER
@@ -14,6 +15,9 @@ from joiner.mapping.documents import NUMBER_LENGTH_MAX
 
 STREAMS_MAX: Final = 20
 """The maximum number of streams that are proposed for a topic."""
+
+COUNTED_MAX: Final = 1000
+"""Up to how many streams of a topic are counted."""
 
 _KINDS: Final = (
     *("quantity", "metric", "measurement", "signal", "sensor", "tag", "variable", "parameter", "channel", "point"),
@@ -32,6 +36,9 @@ _FEW_KINDS: Final = 10
 
 _NAME_LENGTH_MAX: Final = 100
 """The maximum length of a proposed name, which is part of further names."""
+
+_DIVIDERS_MAX: Final = 50
+"""How many fields are compared with all values, to see whether they tell quantities apart."""
 
 _ANY_VALUE: Final = frozenset({"", "value", "val", "v", "result", "reading", "data", "measurement"})
 """Names of fields that say nothing about the value."""
@@ -61,38 +68,59 @@ class StreamGuess(NamedTuple):
 
 
 def streams_of(
-    topic: str, fields: Sequence[Field], key: Field | None, count: int
+    topic: str, fields: Sequence[Field], key: Field | None, messages: int
 ) -> tuple[list[StreamGuess], list[str]]:
-    """Return the streams in a topic, and notes. ``fields``: without the key, times and ids. ``count``: of messages."""
+    """Return the streams in a topic, and notes.
+
+    ``fields``: without the key, times and ids. ``messages``: how many there are.
+    """
     numbers = [field for field in fields if _are_numbers(field)]
     values = [field for field in numbers if _is_measured(field)]
     varying = [field for field in values if not field.is_constant]
     values = varying or values
-    kind = _kind(fields, values, key, count)
-    found = [*_by_kind(topic, kind, values)] if kind is not None else [*_streams(topic, values, range(count))]
+    kind = _kind(fields, values, key, messages)
+    streams = _streams(topic, values, range(messages)) if kind is None else _by_kind(topic, kind, values)
+    found = [*islice(streams, COUNTED_MAX + 1)]
     named: dict[str, StreamGuess] = {}
     for stream in found[:STREAMS_MAX]:
-        name = stream.name if stream.name not in named else f"{stream.name}.{len(named)}"
+        name = next(one for one in numbered(stream.name) if one not in named)
         named[name] = stream._replace(name=name)
     used = {stream.value for stream in named.values()}
     notes = []
     if len(found) > STREAMS_MAX:
-        notes.append(f"it has {len(found)} streams, of which {STREAMS_MAX} are proposed")
+        number = f"more than {COUNTED_MAX}" if len(found) > COUNTED_MAX else len(found)
+        notes.append(f"it has {number} streams, of which {STREAMS_MAX} are proposed")
     unused = [field.path for field in numbers if field.path not in used and not field.is_about_message]
     if unused:
         notes.append(f"numbers that are not proposed, such as constants and counters: {', '.join(unused[:SHOWN_MAX])}")
-    if kind is not None and len(kind.values) < count:
-        notes.append(f"{count - len(kind.values)} messages have no {kind.path}, and are in no stream")
-    dividers = [field for field in fields if field is not kind and _may_divide(field, values, count)]
-    return [*named.values()], [*notes, *map(_divider_note, dividers[:SHOWN_MAX])]
+    elements = [
+        field.path for field in values if field.path in used and any(isinstance(one, int) for one in field.segments)
+    ]
+    if elements:
+        notes.append(
+            f"{elements[0]} is in an array, of which a stream reads one element: if each element is a message of its "
+            "own, the producer must send it as one"
+        )
+    if kind is not None and len(kind.values) < messages:
+        notes.append(f"{messages - len(kind.values)} messages have no {kind.path}, and are in no stream")
+    likely = (field for field in fields if field is not kind and _has_few_values(field, messages))
+    dividers = (field for field in islice(likely, _DIVIDERS_MAX) if _divides(field, values))
+    return [*named.values()], [*notes, *map(_divider_note, islice(dividers, SHOWN_MAX))]
 
 
-def _may_divide(field: Field, values: Sequence[Field], count: int) -> bool:
-    """Return whether a field that was not chosen may tell quantities apart nevertheless."""
+def numbered(name: str) -> Iterator[str]:
+    """Yield a name, and then the name with numbers from 2."""
+    yield name
+    yield from (f"{name}.{number}" for number in count(2))
+
+
+def _has_few_values(field: Field, messages: int) -> bool:
+    """Return whether a field that was not chosen may tell quantities apart nevertheless. ``messages``: their number."""
     different = {value for value in field.values.values() if isinstance(value, str | bool)}
-    is_complete = len(field.values) >= _MOST * count
-    few = min(_FEW_KINDS, count // 2)
-    return 1 < len(different) <= few and is_complete and not field.is_named_like_key and _divides(field, values)
+    is_complete = len(field.values) >= _MOST * messages
+    are_few = 1 < len(different) <= min(_FEW_KINDS, messages // 2)
+    are_short = all(len(str(value)) <= _NAME_LENGTH_MAX for value in different)
+    return is_complete and are_few and are_short and not field.is_named_like_key
 
 
 def _divider_note(field: Field) -> str:
@@ -131,7 +159,7 @@ def _is_numeric(value: Scalar) -> bool:
         return False
 
 
-def _kind(fields: Sequence[Field], values: Sequence[Field], key: Field | None, count: int) -> Field | None:
+def _kind(fields: Sequence[Field], values: Sequence[Field], key: Field | None, messages: int) -> Field | None:
     """Return the field that says what each message is about, or None if no value needs it.
 
     A value needs it if messages of different kinds have it at the same path.
@@ -141,11 +169,12 @@ def _kind(fields: Sequence[Field], values: Sequence[Field], key: Field | None, c
         for field in fields
         if field.words[-1] in _KINDS
         and (field.words[-1] not in _VAGUE or len(field.words) == 1 or field.words[-2] in _KINDS)
-        and len(field.values) >= _MOST * count
+        and len(field.values) >= _MOST * messages
         and _is_kind(field)
         and not _follows_from(field, key)
     ]
-    for field in sorted(candidates, key=lambda one: (_KINDS.index(one.words[-1]), len(one.segments))):
+    candidates.sort(key=lambda one: (_KINDS.index(one.words[-1]), len(one.segments)))
+    for field in candidates[:_DIVIDERS_MAX]:
         if _divides(field, values, anywhere=field.words[-1] not in _VAGUE):
             return field
     return None
@@ -179,10 +208,13 @@ def _divides(kind: Field, values: Sequence[Field], *, anywhere: bool = False) ->
 
 
 def _by_kind(topic: str, kind: Field, values: Sequence[Field]) -> Iterator[StreamGuess]:
-    for which, _ in Counter(kind.values.values()).most_common():
-        messages = [number for number, value in kind.values.items() if value == which]
+    of_kind: defaultdict[Scalar, list[int]] = defaultdict(list)
+    for number, value in kind.values.items():
+        of_kind[value].append(number)
+    # The most frequent ones first.
+    for which, messages in sorted(of_kind.items(), key=lambda one: -len(one[1])):
         streams = [*_streams(topic, values, messages)]
-        name = f"{kind.name}.{literal(which)}" if isinstance(which, int) else str(which)
+        name = f"{kind.name[:_NAME_LENGTH_MAX]}.{literal(which)}" if isinstance(which, int) else str(which)
         for stream in streams:
             selects = f"{kind.path} == {literal(which if isinstance(which, int) else name)}"
             yield StreamGuess(

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from joiner.cli.proposal import command
 from joiner.cli.proposal.command import QUESTION, run
-from joiner.cli.proposal.sources import read_file
+from joiner.cli.proposal.settings import try_out
+from joiner.cli.proposal.sources import Sampling, read_file
 from joiner.mapping.documents import MESSAGE_BYTES_MAX
 
 ROOT = Path(__file__).parents[5]
@@ -23,6 +29,14 @@ def recorded(folder: Path, name: str, count: int = 30, **fields: object) -> str:
     lines = [{"host": f"m{number % 3}", "ts": 1_700_000_000_000 + number, "v": 0} | fields for number in range(count)]
     lines = [line | {name: number} for number, line in enumerate(lines)]
     path = folder / f"{name}.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return str(path)
+
+
+def named(folder: Path, name: str, value: str) -> str:
+    """Write a file with a message in each line, whose value has any name. Return its path."""
+    path = folder / f"{name}.jsonl"
+    lines = [{"host": "m1", "ts": 1_700_000_000_000 + number, value: number} for number in range(9)]
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return str(path)
 
@@ -44,6 +58,78 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path, capsys: pytest.Capt
     assert run([*sources, "--output", str(output)]) == 2
     assert "already exists" in capsys.readouterr().err
     assert output.read_text() == before
+
+
+def test_a_file_that_somebody_else_writes_meanwhile_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources, output = [recorded(tmp_path, "speed"), recorded(tmp_path, "torque")], tmp_path / "new.toml"
+
+    def other_first(*given: Any) -> Any:
+        output.write_text("mine")
+        return try_out(*given)
+
+    monkeypatch.setattr(command, "try_out", other_first)
+    assert run([*sources, "--output", str(output)]) == 1
+    assert "File exists" in capsys.readouterr().err
+    assert output.read_text() == "mine"
+
+
+def test_a_link_that_points_nowhere_is_not_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    link = tmp_path / "link.toml"
+    link.symlink_to(tmp_path / "target.toml")
+    assert run([recorded(tmp_path, "speed"), recorded(tmp_path, "torque"), "--output", str(link)]) == 2
+    assert "already exists" in capsys.readouterr().err
+    assert not (tmp_path / "target.toml").exists()
+
+
+def test_a_folder_that_does_not_exist_is_told_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after an hour of listening."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LSB_MQTT__PORT", "9")
+    assert run(["--mqtt", "a", "--output", "nowhere/new.toml"]) == 2
+    assert "no file can be written to the folder nowhere" in capsys.readouterr().err
+
+
+def test_a_half_written_file_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    usual = Path.open
+
+    def opened(path: Path, mode: str = "r", **more: Any) -> Any:
+        if mode != "x":
+            return usual(path, mode, **more)
+        path.touch()
+        return Full()
+
+    sources = [recorded(tmp_path, "speed"), recorded(tmp_path, "torque")]
+    monkeypatch.setattr(Path, "open", opened)
+    assert run([*sources, "--output", str(tmp_path / "new.toml")]) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert not (tmp_path / "new.toml").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_with_one_line(
+    number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_given: Any) -> Any:
+        signal.raise_signal(number)
+        raise AssertionError("not reached")
+
+    monkeypatch.setattr(command, "try_out", interrupted)
+    before = signal.getsignal(number)
+    output = tmp_path / "new.toml"
+    assert run([recorded(tmp_path, "speed"), recorded(tmp_path, "torque"), "--output", str(output)]) == 1
+    assert capsys.readouterr() == ("", "lsb-init: stopped\n")
+    assert not output.exists()
+    assert signal.getsignal(number) == before
 
 
 def test_a_question_has_a_status_of_its_own_and_can_be_answered(
@@ -70,9 +156,17 @@ def test_a_file_without_line_breaks_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert "line 1 has more than 1048576 bytes; a file must have one message in each line" in capsys.readouterr().err
 
 
+def test_no_more_of_a_file_is_read_than_its_share(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("{}\n" * 100)
+    assert len(read_file(tmp_path / "x.jsonl", Sampling(1_000, 30)).samples) == 10
+
+
 def test_the_topic_of_a_file_is_named_after_it(tmp_path: Path) -> None:
     (tmp_path / "plant four (new).json").write_text("{}\n")
-    assert read_file(tmp_path / "plant four (new).json", 5).topic == "plant_four_new_"
+    assert read_file(tmp_path / "plant four (new).json", Sampling(5)).topic == "plant_four_new_"
+    for name, topic in (("x" * 240, "x" * 200), ("..jsonl", "data")):
+        (tmp_path / name).write_text("{}\n")
+        assert read_file(tmp_path / name, Sampling(5)).topic == topic
 
 
 def test_a_path_that_no_message_has_is_told_before_anything_is_written(
@@ -125,12 +219,17 @@ def test_a_misspelt_file_is_not_looked_for_in_kafka(tmp_path: Path, capsys: pyte
 
 def test_blank_lines_and_a_byte_order_mark_are_no_messages(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes("\ufeff{}\r\n\n {} \n".encode())
-    assert [one.value for one in read_file(tmp_path / "x.jsonl", 9).samples] == [b"{}", b"{}"]
+    assert [one.value for one in read_file(tmp_path / "x.jsonl", Sampling(9)).samples] == [b"{}", b"{}"]
 
 
 def test_what_is_in_messages_cannot_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([recorded(tmp_path, "speed", host="m\x1b[31m"), recorded(tmp_path, "torque", host="m\x1b[31m")]) == 0
     assert "\x1b" not in "".join(capsys.readouterr())
+    name = "\u009b31m\u202e\x7f"
+    assert run([named(tmp_path, "speed", name), named(tmp_path, "torque", name)]) == 0
+    printed = capsys.readouterr()
+    assert all(line.isprintable() for line in (printed.out + printed.err).split("\n"))
+    assert any(name in one["name"] for one in tomllib.loads(printed.out)["stream"])
 
 
 def test_the_file_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
@@ -145,7 +244,16 @@ def test_the_file_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
 def test_files_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a").mkdir()
     assert run([recorded(tmp_path, "speed"), recorded(tmp_path / "a", "speed")]) == 1
-    assert "several files would be the topic speed" in capsys.readouterr().err
+    assert "several sources would be the topic speed: rename the files" in capsys.readouterr().err
+
+
+def test_a_file_and_a_topic_of_one_name_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Kafka is asked: there is none here."""
+    monkeypatch.chdir(tmp_path)
+    assert run([recorded(tmp_path, "speed"), "speed"]) == 1
+    assert "several sources would be the topic speed" in capsys.readouterr().err
 
 
 def test_the_partitions_of_files_are_asked_for_and_can_be_given(
@@ -174,6 +282,26 @@ def test_a_file_of_senml_is_one_question_with_the_lines_to_write(
         'lsb-init: format = "senml"',
         'lsb-init: topic = "senml/#"',
     ]
+
+
+@pytest.mark.parametrize(("name", "content"), [("t.csv", b"ts,rpm\n1,2\n"), ("t.parquet", b"PAR1\x15\x04\x15\n\x00")])
+def test_a_table_is_told_to_be_converted_first(
+    name: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert run([str(tmp_path / name)]) == 1
+    assert "to use a table, such as CSV or Parquet, convert and import it first" in capsys.readouterr().err
+    (tmp_path / "broken.json").write_text('{"a": 1\n[1\n')
+    assert run([str(tmp_path / "broken.json")]) == 1
+    assert "convert" not in capsys.readouterr().err
+
+
+def test_a_settings_file_that_does_not_exist_is_told_although_files_need_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [recorded(tmp_path, "speed"), recorded(tmp_path, "torque")]
+    assert run([*sources, "--config", str(tmp_path / "nowhere.toml")]) == 2
+    assert "nowhere.toml does not exist" in capsys.readouterr().err
 
 
 def test_without_an_mqtt_broker_the_error_says_where_it_was_looked_for(

@@ -161,7 +161,7 @@ def test_records_of_the_pipelines_own_form_need_no_stream() -> None:
         (b"\xff\xff\xff\xff\x10\x00", "Arrow"),
         (b"12,5,7", "none of its messages is JSON"),
         (b"42", "not a JSON object"),
-        (None, "no messages"),
+        (None, "no messages to look at: the last 1 have no value"),
     ],
 )
 def test_what_is_not_json_is_refused_with_what_it_may_be(value: bytes | None, reason: str) -> None:

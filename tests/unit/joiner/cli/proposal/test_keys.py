@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from joiner.cli.proposal.samples import Question, Source
-from tests.unit.joiner.cli.proposal.sampled import AT_MS, guessed, topic_of
+from tests.unit.joiner.cli.proposal.sampled import AT_MS, file_of, guessed, topic_of
 from tests.unit.joiner.cli.proposal.test_guess import MACHINES, messages, spindle
 
 
@@ -46,3 +46,30 @@ def test_a_key_that_only_the_kafka_messages_have_is_proposed() -> None:
     topic = guessed(topic_of([(key, {"ts": AT_MS + at, "rpm": at}) for at, (key, _) in enumerate(messages())]))
     assert topic.key == "kafka.key"
     assert any("such as 'm0'" in note for note in topic.notes)
+
+
+def changes(name: str = "plant") -> Source:
+    """Return changed rows of a table, whose messages have the primary key as their key."""
+    rows = [{"id": at, "machine": MACHINES[at % 6], "measured_at": AT_MS + at, "rpm": at % 7} for at in range(60)]
+    return topic_of([(str(row["id"]), {"after": row}) for row in rows], name)
+
+
+def test_a_primary_key_is_not_the_thing_although_it_is_the_key_of_the_messages() -> None:
+    """Otherwise, rows of different tables that happen to have the same number would be joined."""
+    topic = guessed(changes())
+    assert (topic.key, topic.repartition) == ("$.after.machine", True)
+
+
+def test_a_key_of_many_things_is_proposed_with_a_note_if_there_is_no_other() -> None:
+    documents = [(f"imei-{at}", {"imei": f"imei-{at}", "ts": AT_MS + at, "speed": at % 9}) for at in range(60)]
+    topic = guessed(topic_of(documents))
+    assert (topic.key, topic.repartition) == ("$.imei", False)
+    assert "$.imei is another one in each message: check that it is the thing, and not the message" in topic.notes
+    named = [(key, {"device": key, "ts": one["ts"], "speed": one["speed"]}) for key, one in documents]
+    assert not any("another one" in note for note in guessed(topic_of(named)).notes)
+
+
+def test_the_question_about_the_key_of_a_file_shows_some_of_many_fields() -> None:
+    documents = [{"ts": AT_MS + at} | {f"v{number}": at for number in range(40)} for at in range(9)]
+    with pytest.raises(Question, match=r"\$\.v0 \(0\), .*\$\.v7 \(0\), and 32 more\. Answer with --key PATH"):
+        guessed(file_of(documents))

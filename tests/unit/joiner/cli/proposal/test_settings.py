@@ -57,6 +57,47 @@ def test_streams_of_the_same_name_are_told_apart_by_their_topics() -> None:
     assert compose(topics).joins == [("x.rpm", "y.rpm")]
 
 
+def test_labels_with_topics_do_not_collide_with_other_names() -> None:
+    """The kind of a message may be called like a topic and a stream."""
+    kinds = [{"host": "m1", "ts": AT_MS + at, "metric": ("x.rpm", "z")[at % 2], "value": at} for at in range(9)]
+    topics = [guessed(file_of(kinds, "k")), *(guessed(file_of(documents("rpm"), name)) for name in ("x", "y"))]
+    proposal = compose(topics)
+    assert sorted(one["name"] for one in tomllib.loads(proposal.text)["stream"]) == ["x.rpm", "x.rpm.2", "y.rpm", "z"]
+    assert len(try_out(proposal, topics)) == 4
+
+
+def test_a_stream_is_not_called_like_a_quantity_that_a_join_selects() -> None:
+    own = [
+        {"thing": "m1", "quantity": "y.rpm", "phenomenonTime": AT_MS + at, "result": at, "id": "i"} for at in range(9)
+    ]
+    topics = [guessed(file_of(own, "own")), *(guessed(file_of(documents("rpm"), name)) for name in ("x", "y"))]
+    proposal = compose(topics)
+    assert proposal.joins == [("y.rpm", "x.rpm"), ("y.rpm", "y.rpm.2")]
+    assert [sum(one.things.values()) for one in try_out(proposal, topics)] == [9, 9, 9]
+
+
+def test_the_longest_names_are_told_apart() -> None:
+    long = [
+        {"host": "m1", "ts": AT_MS + at, "a" * 300: at, "b" * 300: at, "type": "ab"[at % 2] * 90} for at in range(9)
+    ]
+    topics = [guessed(file_of(long, "t" * 200)), guessed(file_of(long, "u" * 200))]
+    proposal = compose(topics)
+    assert len({one.label for one in proposal.streams}) == len(proposal.streams) == JOINS_MAX + 1
+    assert len(try_out(proposal, topics)) == JOINS_MAX + 1
+
+
+def test_a_topic_with_more_partitions_than_a_joiner_can_have_is_repartitioned() -> None:
+    topics = [
+        guessed(topic_of([("m1", one) for one in documents(value)], name, partitions))
+        for name, value, partitions in (("x", "a", 1_500), ("y", "b", 3))
+    ]
+    proposal = compose(topics)
+    found = tomllib.loads(proposal.text)
+    assert found["topics"] == {"partitions": 1_000}
+    assert [one.get("repartition") for one in found["stream"]] == [True, True]
+    assert [one.rejected for one in try_out(proposal, topics)] == [0, 0]
+
+
 def test_own_records_are_selected_by_quantity() -> None:
     own = [
         {"thing": "m1", "quantity": "ab"[number % 2], "phenomenonTime": AT_MS // 1000 + number, "result": 1, "id": "i"}
@@ -160,6 +201,13 @@ def test_a_topic_with_the_name_of_a_result_topic_is_refused() -> None:
         try_out(compose(topics), topics)
 
 
+def test_a_setting_that_is_not_utf_8_is_refused() -> None:
+    """Python turns such bytes in an environment variable into lone surrogates."""
+    topics = [guessed(file_of(documents("a", "b"), "x"))]
+    with pytest.raises(UnusableSource, match=r"the setting 'kafka\\udcff' is not UTF-8"):
+        compose(topics, [Table("[kafka]", {"bootstrap_servers": "kafka\udcff"})])
+
+
 def test_tables_come_first_with_any_values() -> None:
     values: dict[str, str | int | float | bool] = {"a.b": 'x"\x7f', "number": 5, "real": 0.5, "yes": True}
     topics = [guessed(file_of(documents("a", "b"), "x"))]
@@ -201,8 +249,12 @@ def test_files_of_one_thing_are_repartitioned_if_there_are_several_partitions() 
     assert [one.things for one in try_out(proposal, topics)] == [{"machine": 9}] * 2
 
 
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(
-    ["ts", "time", "id", "host", "type", "value", "after", "it's", 'a"b', "\x7f", "a\nb"]
+NAMES = (
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+    | st.sampled_from(
+        ["ts", "time", "id", "host", "type", "value", "after", "it's", 'a"b', "\x7f", "a\nb", "other.speed"]
+    )
+    | st.builds(str.__mul__, st.sampled_from(["n", "\x01", "metric", "\U0001f600"]), st.integers(50, 400))
 )
 LEAVES = (
     st.none()

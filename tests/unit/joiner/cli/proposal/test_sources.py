@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.kafka.topics import TopicFacts
 from broker.settings import KafkaSettings
 from broker.wire.records import Unreadable
 from joiner.cli.proposal import sources
-from joiner.cli.proposal.samples import Table, UnusableSource
-from joiner.cli.proposal.sources import SCHEMAS_MAX, SCHEMAS_S, FetchedSchemas, kafka_tables, registry_table
+from joiner.cli.proposal.samples import Source, Table, UnusableSource
+from joiner.cli.proposal.sources import (
+    SAMPLES_BYTES_MAX,
+    SCHEMAS_MAX,
+    SCHEMAS_S,
+    FetchedSchemas,
+    Sampling,
+    describe_missing_topics,
+    kafka_tables,
+    read_topics,
+    registry_table,
+)
 from joiner.mapping.framing import RegisteredSchema
 from joiner.mapping.protobuf.compiling import CompilerFailed
 from joiner.mapping.settings import RegistrySettings
@@ -111,6 +123,85 @@ def test_what_prevents_compiling_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sources, "find_spec", lambda _: None)
     with pytest.raises(UnusableSource, match=r"grpcio-tools is not installed: pip install 'localstreambuffer\[proto"):
         protobuf_of("x").get(7)
+
+
+def test_a_missing_topic_is_told_with_those_that_are_most_like_it() -> None:
+    assert describe_missing_topics(["x"], ["b", "__consumer_offsets", "a"]) == "no such topic or file: x; topics: a, b"
+    assert describe_missing_topics(["x"], []) == "no such topic or file: x; topics: none"
+    many = [f"plant.{number}" for number in range(5_000)]
+    told = describe_missing_topics(["plant.spindel"], [*many, "plant.spindle"])
+    assert "topics: plant.spindle, " in told
+    assert told.endswith(", and 4981 more")
+    assert len(told) < 500
+
+
+class Reader:
+    """A consumer of a topic with these messages in each partition."""
+
+    def __init__(self, messages: dict[int, list[bytes | None]]) -> None:
+        self.messages = messages
+
+    def close(self) -> None: ...
+
+
+class Polled:
+    """A message of Kafka."""
+
+    def __init__(self, offset: int, value: bytes | None) -> None:
+        self._offset, self._value = offset, value
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return b"k"
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, 7
+
+
+def sampled(
+    monkeypatch: pytest.MonkeyPatch, messages: dict[int, list[bytes | None]], count: int, partitions: int | None = None
+) -> Source:
+    """Return the samples of a topic."""
+
+    def read(_consumer: Any, _clock: Any, _topic: str, partition: int, start: int, end: int) -> Iterator[Polled]:
+        yield from (Polled(offset, messages[partition][offset]) for offset in range(start, end))
+
+    facts = {"plant": TopicFacts("id", partitions or len(messages))}
+    monkeypatch.setattr(sources, "topic_facts", lambda *_: facts)
+    monkeypatch.setattr(sources, "topic_faults", lambda *_: [])
+    monkeypatch.setattr(sources, "make_reader", lambda *_: Reader(messages))
+    monkeypatch.setattr(sources, "log_range", lambda _reader, _name, number: (0, len(messages.get(number, []))))
+    monkeypatch.setattr(sources, "read_to_end", read)
+    admin: Any = None
+    ((source, faults),) = read_topics(KafkaSettings(), admin, ["plant"], Sampling(count), ManualClock())
+    assert faults == []
+    return source
+
+
+def test_the_last_messages_of_each_partition_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = sampled(monkeypatch, {0: [b"a", b"b", b"c"], 1: [], 2: [None]}, 6)
+    assert [(one.partition, one.offset, one.value) for one in source.samples] == [
+        (0, 1, b"b"),
+        (0, 2, b"c"),
+        (2, 0, None),
+    ]
+
+
+def test_a_message_that_is_larger_than_the_share_of_its_partition_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, nothing would be seen of a topic with many partitions and large messages."""
+    large = b"x" * (SAMPLES_BYTES_MAX // 100)
+    source = sampled(monkeypatch, {number: [large, large] for number in range(200)}, 400)
+    assert [one.partition for one in source.samples] == [*range(100)]
+    assert sum(len(one.value or b"") for one in source.samples) <= SAMPLES_BYTES_MAX + len(large)
+
+
+def test_a_topic_with_more_partitions_than_a_joiner_can_have_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sampled(monkeypatch, {0: [b"{}"]}, 5, partitions=1_500).partitions == 1_500
 
 
 def test_default_settings_of_kafka_are_not_proposed() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from joiner.cli.proposal.fields import literal
 from joiner.cli.proposal.settings import compose, try_out
-from tests.unit.joiner.cli.proposal.sampled import AT_MS, file_of, guessed
+from joiner.cli.proposal.values import COUNTED_MAX, STREAMS_MAX
+from tests.unit.joiner.cli.proposal.sampled import AT_MS, file_of, guessed, topic_of
 
 
 def messages(**more: list[Any]) -> list[dict[str, Any]]:
@@ -55,6 +56,13 @@ def test_all_elements_of_an_array_are_looked_at() -> None:
     assert len(try_out(compose([topic]), [topic])) == 6
 
 
+def test_an_element_of_an_array_is_told_because_the_others_may_be_messages_too() -> None:
+    topic = guessed(topic_of(("m1", [{"host": "m1", "ts": AT_MS + at, "v": at}]) for at in range(40)))
+    assert [one.value for one in topic.streams] == ["$[0].v"]
+    assert any(one.startswith("$[0].v is in an array, of which a stream reads one element") for one in topic.notes)
+    assert not any("array" in one for one in guessed(file_of(messages(rpm=[1, 2]))).notes)
+
+
 def test_elements_that_only_some_messages_have_select_these() -> None:
     topic = guessed(file_of(messages(axes=[[1, 2, 3, 4, 5], [1.5, 2, 3, 9]])))
     by_value = {one.value: one.where for one in topic.streams}
@@ -88,3 +96,64 @@ def test_what_is_sometimes_an_object_is_not_a_value() -> None:
 def test_a_number_that_no_double_holds_is_not_a_value(value: Any) -> None:
     topic = guessed(file_of(messages(large=[value], rpm=[1, 2, 3])))
     assert [one.value for one in topic.streams] == ["$.rpm"]
+
+
+def test_no_stream_is_lost_because_of_its_name() -> None:
+    """A number that tells two streams of the same name apart may be part of the name of a third one."""
+    fourth = [["", "", "", 1], ["", "", "", 2]]
+    topic = guessed(file_of(messages(x=[{"a": 1}, {"a": 2}], a=fourth, z=[1, 2], y=[{"a": 3}, {"a": 4}])))
+    assert {one.name: one.value for one in topic.streams} == {
+        "a": "$.x.a",
+        "a.3": "$.a[3]",
+        "z": "$.z",
+        "a.2": "$.y.a",
+    }
+
+
+def test_a_long_text_that_may_divide_the_messages_is_not_told() -> None:
+    texts = ["a" * 100_000, "b" * 100_000]
+    notes = guessed(file_of(messages(log=texts, state=["on", "off"], rpm=[1, 2, 3]))).notes
+    assert any("$.state" in note for note in notes)
+    assert not any("$.log" in note for note in notes)
+
+
+def test_fields_with_long_names_are_left_out_so_that_conditions_stay_short() -> None:
+    long = "n" * 1_500
+    sometimes: list[Any] = [
+        {"host": "m1", "ts": AT_MS + at, "a": at, **({long: at} if at % 2 else {})} for at in range(9)
+    ]
+    other = [{"host": "m1", "ts": AT_MS + at, "b": at} for at in range(9)]
+    topics = [guessed(file_of(sometimes)), guessed(file_of(other, "other"))]
+    assert [one.name for one in try_out(compose(topics), topics)] == ["a", "b"]
+
+
+def test_kinds_with_the_longest_names_have_conditions_that_can_be_loaded() -> None:
+    kind, value = f"{'k' * 380}_metric", "v" * 380
+    documents = [
+        {"host": "m1", "ts": AT_MS + at, kind: ("\x01" * 99 + "ab"[at % 2]), value: at if at % 3 else None}
+        for at in range(40)
+    ]
+    topics = [guessed(file_of(documents))]
+    assert len(topics[0].streams) == 2
+    assert len(try_out(compose(topics), topics)) == 2
+
+
+def test_more_kinds_than_anybody_counts_are_not_counted() -> None:
+    documents = [
+        {"host": "m1", "ts": AT_MS + at, "metric": f"metric-{at // 2}", "value": at}
+        for at in range(2 * COUNTED_MAX + 20)
+    ]
+    topic = guessed(file_of(documents))
+    assert len(topic.streams) == 20
+    assert f"it has more than {COUNTED_MAX} streams, of which 20 are proposed" in topic.notes
+
+
+def test_thousands_of_quantities_of_own_records_are_not_all_looked_at() -> None:
+    own = [
+        {"thing": "m1", "quantity": f"q{at % 2_000}" if at % 3 else "usual", "phenomenonTime": AT_MS + at, "result": 1}
+        | {"id": str(at)}
+        for at in range(4_000)
+    ]
+    topic = guessed(file_of(own))
+    assert (len(topic.streams), topic.streams[0].name) == (STREAMS_MAX, "usual")
+    assert any("quantities, of which the 20 most frequent are looked at" in note for note in topic.notes)
