@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -62,13 +63,14 @@ BUILT_IN: Final = {
 _CPU_S: Final = 20
 _MEMORY_BYTES: Final = 1024**3
 _NAME_LENGTH_MAX: Final = 200
-_FILES: Final = "files"
-"""The folder with the files, from where the compiler runs, so that its messages are the same each time."""
+_FILES, _GIVEN, _FOUND, _ERRORS = "files", ".given", ".found", ".errors"
+"""What is in the folder from where the compiler runs: the ``.proto`` files, the descriptors that are given, those that
+it writes, and its errors. It knows them by these names alone, so that the errors are the same each time. No file of a
+schema has a name with a point in front."""
 
-_ERRORS_READ: Final = 64 * 1024
 _REASON_LENGTH_MAX: Final = 300
-_INVALID, _NOT_RUN = 1, 3
-"""The exit statuses of `_PROGRAM`."""
+_NOT_RUN, _REFUSED = 3, 4
+"""The exit statuses of `_PROGRAM`. Python itself ends with 1 if there is an error that nobody has expected."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*(?:/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)*")
 """A name of a file: none of its parts begins with a point, so that it is inside the folder."""
@@ -88,7 +90,7 @@ try:
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_CPU: {_CPU_S},
         resource.RLIMIT_AS: {_MEMORY_BYTES},
-        resource.RLIMIT_FSIZE: {DESCRIPTORS_BYTES_MAX},
+        resource.RLIMIT_FSIZE: {DESCRIPTORS_BYTES_MAX + 1},
     }}
     for kind, limit in limits.items():
         hard = resource.getrlimit(kind)[1]
@@ -98,8 +100,11 @@ try:
 except BaseException as error:
     print(f"{{type(error).__name__}}: {{error}}", file=sys.stderr)
     sys.exit({_NOT_RUN})
-sys.exit({_INVALID} if protoc.main(["protoc", f"-I{{own}}", *sys.argv[1:]]) else 0)
+sys.exit({_REFUSED} if protoc.main(["protoc", f"-I{{own}}", *sys.argv[1:]]) else 0)
 """
+
+_LINE: Final = re.compile(r"(?P<file>[^:]*)(?P<place>:[0-9]+:[0-9]+)?: (?P<warning>warning: )?")
+"""How a line begins in which the compiler reports something about a file."""
 
 
 class CompilerFailed(Exception):
@@ -137,14 +142,15 @@ def _compiled(schema: RegisteredSchema) -> bytes:
 
 
 def _check_names(names: Mapping[str, str]) -> None:
-    """Raise ValueError if files cannot have these names in one folder."""
+    """Raise ValueError if files cannot have these names in one folder, besides `MAIN` and those that are built in."""
     for name in names:
         if len(name) > _NAME_LENGTH_MAX or _NAME.fullmatch(name) is None or name == MAIN:
             message = f"it refers to a schema by the name {name[:100]!r}, which is not that of a .proto file"
             raise ValueError(message)
-        if any(str(folder) in names or str(folder) in BUILT_IN for folder in Path(name).parents):
-            message = f"it refers to a schema by the name {name[:100]!r}, in which another file would be a folder"
-            raise ValueError(message)
+    files = {*names, *BUILT_IN, MAIN}
+    for folder in sorted({str(folder) for name in files for folder in Path(name).parents} & files):
+        message = f"it refers to schemas by names in which the file {folder[:100]!r} would be a folder as well"
+        raise ValueError(message)
 
 
 def _serialized(text: str) -> bytes | None:
@@ -169,6 +175,8 @@ def _descriptor_set(serialized: Mapping[str, bytes]) -> bytes:
             file.ParseFromString(data)
         except DecodeError as error:
             raise ValueError(_NEITHER) from error
+        if not file.IsInitialized():  # it could not be encoded again
+            raise ValueError(_NEITHER)
         file.name = name
     encoded: bytes = whole.SerializeToString()
     return encoded
@@ -176,25 +184,23 @@ def _descriptor_set(serialized: Mapping[str, bytes]) -> bytes:
 
 def _run(folder: Path, plain: Mapping[str, bytes], serialized: Mapping[str, bytes]) -> bytes:
     """Compile files. Raises ValueError if they are invalid, `CompilerFailed`, and OSError."""
-    files, found, errors, given = (folder / name for name in (_FILES, "found", "errors", "given"))
-    files.mkdir()
     for name, text in plain.items():
-        path = files / name
+        path = folder / _FILES / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text)
-    arguments = [f"-I{_FILES}", f"--descriptor_set_out={found}", "--include_imports"]
+    arguments = [f"-I{_FILES}", f"--descriptor_set_out={_FOUND}", "--include_imports"]
     if serialized:
-        given.write_bytes(_descriptor_set(serialized))
-        arguments.append(f"--descriptor_set_in={given}")
+        (folder / _GIVEN).write_bytes(_descriptor_set(serialized))
+        arguments.append(f"--descriptor_set_in={_GIVEN}")
     # -P: no module is imported from the current folder.
     command = [sys.executable, "-P", "-c", _PROGRAM, *arguments, MAIN]
     try:
-        with errors.open("wb") as written:
+        with (folder / _ERRORS).open("wb") as errors:
             done = subprocess.run(  # noqa: S603 - the arguments are chosen here
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=written,
+                stderr=errors,
                 cwd=folder,
                 timeout=WAIT_S,
                 check=False,
@@ -202,20 +208,47 @@ def _run(folder: Path, plain: Mapping[str, bytes], serialized: Mapping[str, byte
     except subprocess.TimeoutExpired as error:
         message = f"protoc has not compiled it within {WAIT_S:g} s"
         raise CompilerFailed(message) from error
-    with errors.open("rb") as lines:
-        told = lines.read(_ERRORS_READ).decode(errors="replace")
-    if done.returncode == _INVALID:
-        raise ValueError(_reason(told, {*plain, *serialized}))
-    if done.returncode != 0:
-        message = f"protoc has ended with status {done.returncode}: {told}"[:_REASON_LENGTH_MAX].strip()
-        raise CompilerFailed(message)
+    # No longer than the process may write.
+    reported = (folder / _ERRORS).read_bytes().decode(errors="replace")
+    if done.returncode not in {0, _REFUSED}:
+        # The last line names the error. Those before can be a stack trace.
+        last = reported.strip().rpartition("\n")[2]
+        message = f"protoc has ended with {_status(done.returncode)}: {last}"
+        raise CompilerFailed(message[:_REASON_LENGTH_MAX].removesuffix(": "))
+    found = folder / _FOUND
+    if found.exists() and found.stat().st_size > DESCRIPTORS_BYTES_MAX:
+        message = f"its descriptors have more than {DESCRIPTORS_BYTES_MAX} bytes"
+        raise ValueError(message)
+    if done.returncode == _REFUSED:
+        _check_written(reported)
+        raise ValueError(_reason(reported, {*plain, *serialized}))
     return found.read_bytes()
 
 
-def _reason(told: str, names: set[str]) -> str:
+def _check_written(reported: str) -> None:
+    """Raise `CompilerFailed` if the compiler has failed because it could not write."""
+    failures = [line for line in reported.splitlines() if line.startswith(f"{_FOUND}: ")]
+    if failures:
+        message = f"protoc cannot write its descriptors: {failures[0].removeprefix(f'{_FOUND}: ')}"
+        raise CompilerFailed(message[:_REASON_LENGTH_MAX])
+    if not reported:  # it could not even say why
+        message = "protoc has failed without a word: the disk may be full"
+        raise CompilerFailed(message)
+
+
+def _status(returned: int) -> str:
+    """Return what a process has ended with: a signal, by its name, or a status."""
+    try:
+        return signal.Signals(-returned).name
+    except ValueError:
+        return f"status {returned}"
+
+
+def _reason(reported: str, names: set[str]) -> str:
     """Return the first error about a file: the other lines can differ each time, because they contain times."""
-    for told_line in told.splitlines():
-        line = told_line.removeprefix(f"{_FILES}/")
-        if line.partition(":")[0] in names and ": warning: " not in line:
+    for told in reported.splitlines():
+        line = told.removeprefix(f"{_FILES}/")
+        begin = _LINE.match(line)
+        if begin is not None and begin["file"] in names and begin["warning"] is None:
             return line
     return "protoc refuses it, without naming a line"

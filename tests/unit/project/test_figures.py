@@ -72,6 +72,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
                 "has more than 1,048,576 bytes",
                 "a decimal has more than 166 bytes",
                 "has more than 166 bytes or a scale",
+                "compiled, 4 MiB; and the type",
                 "that takes more than 30 s or 1 GiB",
                 "A message can have up to 32 MiB",
                 "64 KiB (65536 bytes)",

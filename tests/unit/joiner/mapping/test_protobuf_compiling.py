@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,10 @@ INNER = 'syntax = "proto3"; package x; message Inner { int32 i = 1; }'
 MIDDLE = 'syntax = "proto3"; package x; import "in/inner.proto"; message Middle { Inner inner = 1; }'
 OUTER = 'syntax = "proto3"; package x; import "middle.proto"; message Outer { Middle middle = 1; }'
 NAMES = ("in/inner.proto", "middle.proto")
+FIELDS = " ".join(f"N n{number} = {number};" for number in range(1, 8_000))
+LARGE = f'syntax = "proto3"; package {"p" * 500}; message {"M" * 500} {{ message N {{}} {FIELDS} }}'
+"""Each field names its type with all that it is in."""
+
 DATA = b"\x0a\x04\x0a\x02\x08\x07"
 
 
@@ -83,6 +88,10 @@ def test_files_that_everybody_has_cannot_be_replaced() -> None:
         ('{"type": "object"}', "Expected top-level statement"),
         ("bm9uc2Vuc2U=", "neither a .proto file nor a descriptor in base64"),
         ("AAAAA", "neither a .proto file nor a descriptor in base64"),
+        # An option without its name, which is required.
+        (base64.b64encode(b"\x42\x05\xba\x3e\x02\x12\0").decode(), "neither a .proto file nor a descriptor in base64"),
+        ('syntax = "proto3"; import "x: warning: y";', 'Import "x: warning: y" was not found or had errors'),
+        (LARGE, "its descriptors have more than 4194304 bytes"),
         (" " * (SCHEMA_LENGTH_MAX + 1), "more than 1048576 characters"),
         ("\ud800", "surrogates not allowed"),
     ],
@@ -104,8 +113,11 @@ def test_a_schema_that_cannot_be_used_says_why(text: str, reason: str) -> None:
         (("a\0.proto",), "is not that of a .proto file"),
         (("x/" * 200 + "a.proto",), "is not that of a .proto file"),
         ((compiling.MAIN,), "is not that of a .proto file"),
-        (("a.proto", "a.proto/b.proto"), "another file would be a folder"),
-        (("confluent/meta.proto/b.proto",), "another file would be a folder"),
+        (("a.proto", "a.proto/b.proto"), "the file 'a.proto' would be a folder as well"),
+        (("b/a.proto/c.proto", "b/a.proto", "a.proto/d/e.proto", "a.proto"), "the file 'a.proto' would be a folder"),
+        (("confluent/meta.proto/b.proto",), "the file 'confluent/meta.proto' would be a folder as well"),
+        (("confluent",), "the file 'confluent' would be a folder as well"),
+        ((f"{compiling.MAIN}/b.proto",), "the file 'lsb-schema.proto' would be a folder as well"),
     ],
 )
 def test_no_file_is_written_elsewhere(names: tuple[str, ...], reason: str) -> None:
@@ -137,8 +149,14 @@ def test_a_compiler_that_is_too_slow_says_nothing_about_the_schema(monkeypatch: 
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "ended with status -9"),
-        ("import sys; print('no memory', file=sys.stderr); sys.exit(3)", "ended with status 3: no memory"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "protoc has ended with SIGKILL$"),
+        ("import sys; print('no\\nmemory', file=sys.stderr); sys.exit(3)", "protoc has ended with status 3: memory$"),
+        ("raise MemoryError", "protoc has ended with status 1: MemoryError$"),
+        ("import sys; sys.exit(4)", "protoc has failed without a word: the disk may be full"),
+        (
+            "import sys; print('.found: No space left on device', file=sys.stderr); sys.exit(4)",
+            "protoc cannot write its descriptors: No space left on device$",
+        ),
     ],
 )
 def test_a_compiler_that_dies_says_nothing_about_the_schema(
@@ -147,6 +165,26 @@ def test_a_compiler_that_dies_says_nothing_about_the_schema(
     monkeypatch.setattr(compiling, "_PROGRAM", program)
     with pytest.raises(CompilerFailed, match=reason):
         compiled(INNER)
+
+
+def test_descriptors_that_cannot_be_written_say_nothing_about_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, limit = vars(compiling)["_PROGRAM"], f"resource.RLIMIT_FSIZE: {compiling.DESCRIPTORS_BYTES_MAX + 1}"
+    assert limit in program
+    # The descriptors have more bytes, and the error has fewer.
+    monkeypatch.setattr(compiling, "_PROGRAM", program.replace(limit, "resource.RLIMIT_FSIZE: 100"))
+    with pytest.raises(CompilerFailed, match="protoc cannot write its descriptors: File too large"):
+        compiled(OUTER, (INNER, MIDDLE), NAMES)
+
+
+def test_the_folder_for_temporary_files_can_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In a list of folders, a colon would separate two.
+    folder = tmp_path / "a:b c"
+    folder.mkdir()
+    texts = serialized(compiled(OUTER, (INNER, MIDDLE), NAMES))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    assert decoded(compiled(texts[compiling.MAIN], (INNER, texts["middle.proto"]), NAMES), DATA) == {
+        "middle": {"inner": {"i": 7}}
+    }
 
 
 def test_a_folder_that_cannot_be_written_says_nothing_about_the_schema(
