@@ -6,11 +6,14 @@ itself: `joiner.runtime.kafka.batches.registry` does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+import threading
+from collections.abc import Hashable, Mapping
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from broker.wire.records import Unreadable
 from joiner.mapping.documents import MESSAGE_BYTES_MAX
+
+_Value = TypeVar("_Value")
 
 AVRO_KIND: Final = "AVRO"
 PROTOBUF_KIND: Final = "PROTOBUF"
@@ -61,6 +64,35 @@ class SchemaTable:
     def get(self, schema_id: int) -> RegisteredSchema | None:
         """See `Schemas`."""
         return self._schemas.get(schema_id)
+
+
+class SizedCache(Generic[_Value]):
+    """Keeps values by their keys. If they become too many, or too large as a whole, it forgets the oldest. Thread-safe.
+
+    It is for schemas, and for what is made from them: their number says little about the memory that they take.
+    """
+
+    def __init__(self, size_max: int, count_max: int) -> None:
+        """``size_max``: of all values together, in the same unit as the sizes that `put` is given."""
+        self._size_max, self._count_max, self._size = size_max, count_max, 0
+        # In order of age.
+        self._known: dict[Hashable, tuple[_Value, int]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> _Value | None:
+        """Return a value, or None if there is none."""
+        found = self._known.get(key)
+        return None if found is None else found[0]
+
+    def put(self, key: Hashable, value: _Value, size: int = 1) -> _Value:
+        """Keep a value, whatever its size is, and return it."""
+        with self._lock:
+            _, before = self._known.pop(key, (None, 0))
+            self._known[key] = value, size
+            self._size += size - before
+            while len(self._known) > 1 and (self._size > self._size_max or len(self._known) > self._count_max):
+                self._size -= self._known.pop(next(iter(self._known)))[1]
+        return value
 
 
 def split_header(value: bytes) -> tuple[int, bytes]:

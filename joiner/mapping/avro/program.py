@@ -79,9 +79,9 @@ class Program:
         self._targets = np.array(compiler.targets, dtype=np.int64)
 
     @property
-    def scalars(self) -> int:
-        """The number of wanted scalars."""
-        return len(self.types)
+    def width(self) -> int:
+        """How many scalars and branches are located in each message."""
+        return len(self.types) + self._unions
 
     def run(self, data: StringColumn) -> Found:
         """Find the scalars of data."""

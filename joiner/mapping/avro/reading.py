@@ -14,7 +14,6 @@ import math
 import struct
 from collections.abc import Callable
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any, Final
 
 from broker.wire.records import Unreadable
@@ -63,7 +62,7 @@ def decode_datum(schema: AvroType, data: bytes) -> Any:
     """Decode a datum. Raises `Unreadable`, with the reason, if the data are not exactly one of this schema."""
     cursor = _Cursor(data, schema.count + VALUES_PER_BYTE * len(data))
     try:
-        found = _reader_of(schema)(cursor)
+        found = (schema.read or _make_reader(schema))(cursor)
     except IndexError:
         raise Unreadable("the data end too early") from None
     except UnicodeDecodeError as error:
@@ -73,11 +72,12 @@ def decode_datum(schema: AvroType, data: bytes) -> Any:
     return found
 
 
-@lru_cache(maxsize=128)
-def _reader_of(schema: AvroType) -> _Read:
+def _make_reader(schema: AvroType) -> _Read:
     readers = _Readers()
     read = readers.make(schema)
     readers.finish()
+    # Only now, because other threads use it, too.
+    schema.read = read
     return read
 
 

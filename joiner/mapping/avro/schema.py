@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final
 
 from joiner.mapping.documents import DEPTH_MAX, is_deeper
-from joiner.mapping.framing import SCHEMA_LENGTH_MAX
+from joiner.mapping.framing import SCHEMA_LENGTH_MAX, SizedCache
 
 TYPES_MAX: Final = 10_000
 """The maximum number of types in a schema, counted again in each place where they are used."""
@@ -23,6 +22,14 @@ SIZE_MAX: Final = 2**31 - 1
 
 SCALE_MAX: Final = 400
 """The maximum scale of a decimal. With a larger one, the logical type is ignored."""
+
+KEPT_MAX: Final = 1_000
+"""How many schemas are kept after parsing. The oldest are forgotten."""
+
+KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The maximum size of all these schemas, roughly: a byte for each character, and `_TYPE_BYTES` for each type."""
+
+_TYPE_BYTES: Final = 500
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
@@ -47,7 +54,8 @@ class AvroType:
     ``time_unit``: of a timestamp (a key of `broker.times.UNIT_NS`), otherwise empty. ``scale``: of a decimal, otherwise
     None. ``size``: of a fixed. ``symbols``: of an enum. ``fields``: of a record. ``items``: what an array or a map
     contains. ``branches``: of a union. ``count``: how many types it consists of, counted in each place where they are
-    used; a type that contains itself counts as one inside of itself.
+    used; a type that contains itself counts as one inside of itself. ``read``: the function that reads it, once
+    `reading` has made one.
     """
 
     kind: str
@@ -59,6 +67,11 @@ class AvroType:
     items: AvroType | None = None
     branches: list[AvroType] = field(default_factory=list)
     count: int = 1
+    read: Callable[[Any], Any] | None = None
+
+
+_schemas: Final[SizedCache[AvroType | str]] = SizedCache(KEPT_BYTES_MAX, KEPT_MAX)
+"""What schemas describe, or why they are none: each message would find that out again."""
 
 
 def parse_schema(text: str, references: tuple[str, ...] = ()) -> AvroType:
@@ -66,15 +79,18 @@ def parse_schema(text: str, references: tuple[str, ...] = ()) -> AvroType:
 
     Raises ValueError if it is invalid or too large.
     """
-    found = _parsed(text, references)
+    found = _schemas.get((text, references))
+    if found is None:
+        found = _parsed(text, references)
+        size = len(text) + sum(map(len, references)) + (0 if isinstance(found, str) else _TYPE_BYTES * found.count)
+        _schemas.put((text, references), found, size)
     if isinstance(found, str):
         raise ValueError(found)  # noqa: TRY004 - the schema has the wrong value, not a wrong type
     return found
 
 
-@lru_cache(maxsize=128)
 def _parsed(text: str, references: tuple[str, ...]) -> AvroType | str:
-    """Return the type that a schema describes, or why there is none: each message would find that out again."""
+    """Return the type that a schema describes, or why there is none."""
     try:
         return _parse(text, references)
     except ValueError as error:

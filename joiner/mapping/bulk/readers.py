@@ -123,8 +123,8 @@ class Program(Protocol):
     """Finds the scalars of data of one schema (see `layouts.Found`)."""
 
     @property
-    def scalars(self) -> int:
-        """The number of wanted scalars."""
+    def width(self) -> int:
+        """How many scalars and branches are located in each message."""
         ...
 
     def run(self, data: StringColumn) -> Found:
@@ -194,7 +194,7 @@ class ProgramReader:
         is_left: Flags,
     ) -> None:
         """Read messages of one schema. Add their records to ``found``. ``data``: of the messages in ``rows``."""
-        size = max(1, _SPANS_MAX // (1 + known.program.scalars))
+        size = max(1, _SPANS_MAX // (1 + known.program.width))
         for begin in range(0, len(rows), size):
             part = data
             if len(rows) > size:

@@ -22,7 +22,7 @@ from joiner.mapping.documents import DEPTH_MAX
 from joiner.mapping.layouts import DOUBLE, ENUM, FLOAT, LONG, OPAQUE, OTHER, STRING, Found, Scalar
 from joiner.mapping.protobuf import scanning
 from joiner.mapping.protobuf.wellknown import converter_of
-from joiner.mapping.protobuf.wire import DELIMITED, FIXED32, FIXED64, SCALARS, START_GROUP, VARINT
+from joiner.mapping.protobuf.wire import DELIMITED, SCALARS, SIZES, START_GROUP, VARINT, names_of, tag_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,8 +38,6 @@ SCALARS_MAX: Final = 500
 Position = tuple[str | int, ...]
 
 _MISSING: Final = -1
-_SIZES: Final = {FIXED64: 8, FIXED32: 4}
-_TAG_BITS: Final = 3
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _CHECKED: Final = {
     (_TIMESTAMP, "nanos"): scanning.NANOS,
@@ -85,9 +83,9 @@ class Program:
         self._tables = np.ascontiguousarray(np.stack([first, np.array([*compiler.absent, 0], dtype=np.int64)], axis=1))
 
     @property
-    def scalars(self) -> int:
-        """The number of wanted scalars."""
-        return len(self.types)
+    def width(self) -> int:
+        """How many scalars and branches are located in each message."""
+        return len(self.types) + self._parts
 
     def run(self, data: StringColumn) -> Found:
         """Find the scalars of messages. One that is absent is empty."""
@@ -218,11 +216,8 @@ class _Compiler:
         if not self._is_wanted(there) or (enum is not None and enum.is_closed):
             self._add_line(table, field, part=part, value=value)
             return OPAQUE
-        names: dict[int, str] = {}
-        for one in () if enum is None else enum.values:
-            names.setdefault(one.number, one.name)
         name = "enum" if enum is not None else _NAMES[field.type]
-        slot = self._new_slot(ScalarType(name, names))
+        slot = self._new_slot(ScalarType(name, {} if enum is None else names_of(enum)))
         self._add_line(table, field, slot=slot, part=part, value=value)
         return Scalar(slot, _KINDS.get(name, LONG))
 
@@ -257,12 +252,12 @@ class _Compiler:
         inner = field.message_type
         if inner is not None:
             if field.type == FieldDescriptor.TYPE_GROUP:
-                lines.append([_tag(field, START_GROUP), scanning.REFUSED, 0, *rest])
+                lines.append([tag_of(field, START_GROUP), scanning.REFUSED, 0, *rest])
             elif inner.full_name == "confluent.type.Decimal" and converter_of(inner.full_name, inner.file.name):
-                lines.append([_tag(field, DELIMITED), scanning.REFUSED, 0, *rest])
+                lines.append([tag_of(field, DELIMITED), scanning.REFUSED, 0, *rest])
             else:
                 number = self._opaque_table(inner) if target is None else target
-                lines.append([_tag(field, DELIMITED), scanning.MESSAGE, number, *rest])
+                lines.append([tag_of(field, DELIMITED), scanning.MESSAGE, number, *rest])
             return
         name = "int32" if field.enum_type is not None else _NAMES[field.type]
         wire = SCALARS[name][0]
@@ -270,10 +265,10 @@ class _Compiler:
         kind = {VARINT: scanning.VARINT, DELIMITED: scanning.BYTES}.get(wire, scanning.FIXED)
         if converter_of(owner.full_name, owner.file.name) is not None:
             kind = _CHECKED.get((owner.full_name, field.name), kind)
-        lines.append([_tag(field, wire), scanning.TEXT if name == "string" else kind, _SIZES.get(wire, 0), *rest])
+        lines.append([tag_of(field, wire), scanning.TEXT if name == "string" else kind, SIZES.get(wire, 0), *rest])
         if field.is_repeated and wire != DELIMITED:
             many = scanning.VARINTS if wire == VARINT else scanning.FIXEDS
-            lines.append([_tag(field, DELIMITED), many, _SIZES.get(wire, 0), *rest])
+            lines.append([tag_of(field, DELIMITED), many, SIZES.get(wire, 0), *rest])
 
     def _matters(self, there: Position) -> bool:
         """Return whether a value at a position is wanted, or has others in it that are."""
@@ -294,17 +289,13 @@ class _Compiler:
         return len(self.types) - 1
 
 
-def _tag(field: Any, wire: int) -> int:
-    return int(field.number) << _TAG_BITS | wire
-
-
 def read_integers(texts: StringColumn, kind: str) -> tuple[Ints, bool]:
     """Decode integers that a program has found. ``kind``: a key of `wire.SCALARS`, or ``enum``.
 
     Also returns whether all of them are int64. Those that are not are wrong in the result.
     """
     wire, _, _ = SCALARS["int32" if kind == "enum" else kind]
-    found = read_words(texts, _SIZES.get(wire, 0))
+    found = read_words(texts, SIZES.get(wire, 0))
     match kind:
         case "int32" | "enum" | "sfixed32":
             return found.astype(np.int32).astype(np.int64), True

@@ -19,7 +19,18 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from broker.wire.records import Unreadable
 from joiner.mapping.protobuf.wellknown import Convert, converter_of
-from joiner.mapping.protobuf.wire import DELIMITED, END_GROUP, SCALARS, START_GROUP, VARINT, Cursor, Read
+from joiner.mapping.protobuf.wire import (
+    DELIMITED,
+    END_GROUP,
+    SCALARS,
+    START_GROUP,
+    TAG_BITS,
+    VARINT,
+    Cursor,
+    Read,
+    names_of,
+    tag_of,
+)
 
 FIELDS_MAX: Final = 10_000
 """The maximum number of fields and enum values of a type, with those of all types in it."""
@@ -30,7 +41,6 @@ ABSENT_MAX: Final = 100_000
 VALUES_PER_BYTE: Final = 4
 """How many more of them it can contain for each byte of the data."""
 
-_TAG_BITS: Final = 3
 _NO_ONEOF: Final = -1
 _UNKNOWN: Final = object()
 """Instead of a value that a closed enum does not have."""
@@ -82,7 +92,7 @@ class MessageReader:
             handle = by_tag.get(tag)
             if handle is not None:
                 handle(cursor, found)
-            elif group and tag == group << _TAG_BITS | END_GROUP:
+            elif group and tag == group << TAG_BITS | END_GROUP:
                 return
             else:
                 cursor.skip(tag)
@@ -113,12 +123,15 @@ def decode_message(reader: MessageReader, data: bytes) -> _Object:
     return found
 
 
-def make_reader(descriptor: Any) -> MessageReader:
-    """Return what reads messages of the type with a descriptor. Raises ValueError if the type is too large."""
+def make_reader(descriptor: Any) -> tuple[MessageReader, int]:
+    """Return what reads messages of the type with a descriptor, and its size: see `FIELDS_MAX`.
+
+    Raises ValueError if the type is too large.
+    """
     readers = _Readers()
     found = readers.of(descriptor)
     readers.finish()
-    return found
+    return found, readers.count
 
 
 class _Scalar(NamedTuple):
@@ -130,13 +143,13 @@ class _Scalar(NamedTuple):
 
 
 class _Readers:
-    """Makes the reader of a type, and those of the types in it."""
+    """Makes the reader of a type, and those of the types in it. ``count``: see `FIELDS_MAX`."""
 
     def __init__(self) -> None:
         self._known: dict[str, MessageReader] = {}
         self._unfinished: list[Any] = []
         self._enums: dict[str, tuple[Read, dict[int, str]]] = {}
-        self._count = 0
+        self.count = 0
 
     def of(self, descriptor: Any) -> MessageReader:
         found = self._known.get(descriptor.full_name)
@@ -157,8 +170,8 @@ class _Readers:
                 self._add(field, reader)
 
     def _add_up(self, count: int) -> None:
-        self._count += count
-        if self._count > FIELDS_MAX:
+        self.count += count
+        if self.count > FIELDS_MAX:
             message = f"the type has more than {FIELDS_MAX} fields and enum values, with those of the types in it"
             raise ValueError(message)
 
@@ -167,22 +180,22 @@ class _Readers:
         if field.message_type is not None:
             if field.is_repeated and field.message_type.GetOptions().map_entry:
                 reader.maps.append(name)
-                by_tag[_tag(field, DELIMITED)] = self._map(name, field.message_type)
+                by_tag[tag_of(field, DELIMITED)] = self._map(name, field.message_type)
             else:
                 if field.is_repeated:
                     reader.lists.append(name)
-                by_tag[_tag(field, _wire_of_message(field))] = self._message(field)
+                by_tag[tag_of(field, _wire_of_message(field))] = self._message(field)
             return
         scalar = self._scalar(field)
         if field.is_repeated:
             reader.lists.append(name)
-            by_tag[_tag(field, scalar.wire)] = _append(name, scalar.read)
+            by_tag[tag_of(field, scalar.wire)] = _append(name, scalar.read)
             if scalar.wire != DELIMITED:
-                by_tag[_tag(field, DELIMITED)] = _extend(name, scalar.read)
+                by_tag[tag_of(field, DELIMITED)] = _extend(name, scalar.read)
             return
         if not field.has_presence:
             reader.scalars[name] = scalar.default
-        by_tag[_tag(field, scalar.wire)] = _set(name, scalar.read, _oneof_of(field))
+        by_tag[tag_of(field, scalar.wire)] = _set(name, scalar.read, _oneof_of(field))
 
     def _scalar(self, field: Any) -> _Scalar:
         if field.enum_type is None:
@@ -190,9 +203,7 @@ class _Readers:
         enum = field.enum_type
         if enum.full_name not in self._enums:
             self._add_up(len(enum.values))
-            names: dict[int, str] = {}
-            for value in enum.values:
-                names.setdefault(value.number, value.name)
+            names = names_of(enum)
             self._enums[enum.full_name] = _enum(names, is_closed=enum.is_closed), names
         read, names = self._enums[enum.full_name]
         # That of a repeated field is a list.
@@ -208,13 +219,13 @@ class _Readers:
         self._add_up(2)
         pair, key, value = MessageReader(), entry.fields_by_number[1], entry.fields_by_number[2]
         key_scalar = self._scalar(key)
-        pair.by_tag[_tag(key, key_scalar.wire)] = _set("key", key_scalar.read, _NO_ONEOF)
+        pair.by_tag[tag_of(key, key_scalar.wire)] = _set("key", key_scalar.read, _NO_ONEOF)
         if value.message_type is not None:
             inner = self.of(value.message_type)
-            pair.by_tag[_tag(value, _wire_of_message(value))] = self._message_in_pair(value, inner)
+            pair.by_tag[tag_of(value, _wire_of_message(value))] = self._message_in_pair(value, inner)
             return _put_message(name, pair, key_scalar.default, inner)
         scalar = self._scalar(value)
-        pair.by_tag[_tag(value, scalar.wire)] = _set_any("value", scalar.read)
+        pair.by_tag[tag_of(value, scalar.wire)] = _set_any("value", scalar.read)
         return _put(name, pair, key_scalar.default, scalar.default)
 
     def _message_in_pair(self, value: Any, inner: MessageReader) -> _Handle:
@@ -226,10 +237,6 @@ class _Readers:
             inner.read_inner(cursor, found["value"], group)
 
         return handle
-
-
-def _tag(field: Any, wire: int) -> int:
-    return int(field.number) << _TAG_BITS | wire
 
 
 def _wire_of_message(field: Any) -> int:

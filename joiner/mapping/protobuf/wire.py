@@ -14,13 +14,17 @@ from joiner.mapping.documents import DEPTH_MAX
 VARINT, FIXED64, DELIMITED, START_GROUP, END_GROUP, FIXED32 = range(6)
 """The wire types."""
 
+TAG_BITS: Final = 3
+"""A tag consists of the number of a field and, in so many bits, its wire type."""
+
+SIZES: Final = {FIXED64: 8, FIXED32: 4}
+"""The size of a value in bytes, by its wire type."""
+
 _VARINT_BYTES_MAX: Final = 10
 _SHORT_BYTES_MAX: Final = 5
 _CONTINUES: Final = 0x80
 _MASK_32, _MASK_64 = 2**32 - 1, 2**64 - 1
 _SIGN_32, _SIGN_64 = 2**31, 2**63
-_TYPE_BITS: Final = 3
-_SIZES: Final = {FIXED64: 8, FIXED32: 4}
 
 
 class Cursor:
@@ -61,7 +65,7 @@ class Cursor:
         """Read the number of a field and its wire type, as one number."""
         begin = self.at
         found = self.varint()
-        if self.at - begin > _SHORT_BYTES_MAX or found > _MASK_32 or not found >> _TYPE_BITS:
+        if self.at - begin > _SHORT_BYTES_MAX or found > _MASK_32 or not found >> TAG_BITS:
             raise Unreadable(f"the field at byte {begin} has no valid number")
         return found
 
@@ -101,15 +105,15 @@ class Cursor:
                 case 0:
                     self.varint()
                 case 1 | 5 as kind:
-                    self.take(_SIZES[kind])
+                    self.take(SIZES[kind])
                 case 2:
                     size = self.size()
                     self.at += size
                 case 3:
                     self.enter()
-                    groups.append(tag >> _TYPE_BITS)
+                    groups.append(tag >> TAG_BITS)
                 case 4:
-                    if not groups or groups.pop() != tag >> _TYPE_BITS:
+                    if not groups or groups.pop() != tag >> TAG_BITS:
                         raise Unreadable(f"a group ends before byte {self.at} that has not begun")
                     self.depth -= 1
                 case kind:
@@ -117,6 +121,19 @@ class Cursor:
             if not groups:
                 return
             tag = self.tag()
+
+
+def tag_of(field: Any, wire: int) -> int:
+    """Return the tag of a field whose values have a wire type."""
+    return int(field.number) << TAG_BITS | wire
+
+
+def names_of(enum: Any) -> dict[int, str]:
+    """Return the names of an enum by their numbers. Of several for a number, the first counts."""
+    names: dict[int, str] = {}
+    for value in enum.values:
+        names.setdefault(value.number, value.name)
+    return names
 
 
 Read = Callable[[Cursor], Any]
