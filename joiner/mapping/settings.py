@@ -121,10 +121,15 @@ def _http_url(text: str) -> str:
     try:
         parts = urlsplit(text)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        # As the resolver does it: it fails, for example, if a label is empty or longer than 63 characters.
+        (parts.hostname or "").encode("idna")
     except ValueError:
         usable = False
-    if not usable or re.search(r"[\s\0?#]", text):
-        message = "must be an http:// or https:// URL with a host and, optionally, a port and a path"
+    if not usable or re.search(r"[^!-~]|[?#]", text):
+        message = (
+            "must be an http:// or https:// URL with a host and, optionally, a port and a path; in a path, write é as "
+            "%C3%A9, for example"
+        )
         raise ValueError(message)
     if "@" in parts.netloc:
         message = "must not contain a user name or password: set registry.user and registry.password_file"

@@ -246,24 +246,35 @@ def measured(draw: random.Random, thing: str, time_ms: int, topic: str) -> bytes
     return zigzag(1) + zigzag(1) + data
 
 
+LATER_MEASURED: Final = MEASURED.replace("double TORQUE = 4;", "double TORQUE = 4;\n  string NOTE = 9;")
+
+
 @pytest.mark.slow
 def test_protobuf_messages_are_joined_once(app: Application, registry: str) -> None:
     streams = STREAMS.replace('"avro"', '"protobuf"').replace("$.MEASURED_AT", "$.STAMP.at")
+    streams = streams.replace('timeout = "2s"', 'unknown_schema = "reject"')
     app.aligns = streams.replace("$.COMMAND != null", "$.COMMAND").format(url=registry, name=app.name)
     with SchemaRegistryClient({"url": registry}) as client:
         shared = f"{app.name}.shared"
         client.register_schema(shared, Schema(STAMP, "PROTOBUF"))
         references = [SchemaReference("shared/stamp.proto", shared, 1)]
-        number = client.register_schema(f"{app.name}.SPEED-value", Schema(MEASURED, "PROTOBUF", references))
+        ids = [
+            client.register_schema(f"{app.name}.SPEED-value", Schema(text, "PROTOBUF", references))
+            for text in (MEASURED, LATER_MEASURED)
+        ]
     runner = app.start()
     runner.wait_for_units()
     draw, clock, things = random.Random(1), BASE_MS, things_over_all_units(6)
     sent: dict[str, list[Entry]] = {"SPEED": [], "TORQUE": []}
-    for _ in range(600):
+    for count in range(600):
         clock += draw.choice([0, 1, 40, 700])
         thing, topic = draw.choice(things), draw.choice([*sent])
-        value = add_header(number, measured(draw, thing, clock, topic))
-        damaged = [value[:-1], value[:5] + zigzag(1) + zigzag(7), value[:3], None]
+        # Gradually, the producers change to the later schema.
+        data = measured(draw, thing, clock, topic)
+        value = add_header(ids[draw.randrange(600) < count], data)
+        # Ids that the registry does not know: one that it could have, and one that it could not.
+        unknown = [add_header(schema_id, data) for schema_id in (2**31 - 1, 2**32 - 1)]
+        damaged = [value[:-1], value[:5] + zigzag(1) + zigzag(7), value[:3], None, *unknown]
         sent[topic].append(Entry(thing, draw.choice(damaged) if draw.random() < 0.06 else value))
     for topic, some in sent.items():
         app.produce(some, topic)
@@ -272,6 +283,9 @@ def test_protobuf_messages_are_joined_once(app: Application, registry: str) -> N
     assert found_of(findings, "results", "power") > 50
     assert found_of(findings, "results", "gap") > 20
     reasons = {letter.reason for letter in app.rejected().values()}
-    wanted = ("not Protobuf of the schema", "has no message with the index [7]", "too few for the byte 0")
+    wanted = (
+        *("not Protobuf of the schema", "has no message with the index [7]", "too few for the byte 0"),
+        *(f"no schema with the id {schema_id}" for schema_id in (2**31 - 1, 2**32 - 1)),
+    )
     assert [one for one in wanted if not any(one in reason for reason in reasons)] == []
     assert runner.stop() == 0

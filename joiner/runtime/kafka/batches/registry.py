@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from joiner.mapping.formats import PROTOBUF
-from joiner.mapping.framing import AVRO_KIND, PROTOBUF_KIND, RegisteredSchema, Schemas, SchemaTable
+from joiner.mapping.framing import AVRO_KIND, PROTOBUF_KIND, RegisteredSchema, Schemas, SchemaTable, SizedCache
 from joiner.mapping.protobuf.compiling import CompilerFailed, compile_schema
 from joiner.mapping.settings import RegistrySettings
 from joiner.runtime.clock import Clock, SystemClock
@@ -35,6 +35,10 @@ UNKNOWN_MAX: Final = 10_000
 _PAUSE_S: Final = 1.0
 """How long a registry that was not reached is not asked again, so that the other units need not wait for it, too."""
 
+_PAUSE_SHARE: Final = 10
+"""A schema that could not be compiled is left alone for so many times as long as that took: other units wait meanwhile,
+and every unit that needs the schema would try again."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -55,12 +59,12 @@ class SchemaStore:
     def __init__(self, settings: RegistrySettings, fetch: Fetch, clock: Clock, compiled: Compile | None = None) -> None:
         """``compiled``: None if no stream is of Protocol Buffers, so that their schemas are not needed."""
         self._settings, self._fetch, self._clock, self._compiled = settings, fetch, clock, compiled
-        self._known: dict[int, RegisteredSchema] = {}
-        self._characters = 0
-        # In order of age.
-        self._unknown: dict[int, None] = {}
+        self._known: SizedCache[RegisteredSchema] = SizedCache(CHARACTERS_MAX, SCHEMAS_MAX)
+        self._unknown: SizedCache[bool] = SizedCache(UNKNOWN_MAX, UNKNOWN_MAX)
         self._lock = threading.Lock()
         self._not_before_s, self._why = -1.0, ""
+        # By id: until when it is not compiled again, and why it could not be compiled.
+        self._not_compiled: SizedCache[tuple[float, str]] = SizedCache(SCHEMAS_MAX, SCHEMAS_MAX)
 
     def get(self, schema_id: int) -> RegisteredSchema | None:
         """See `Schemas`. Raises `SchemaUnavailable` if the schema cannot be known at present."""
@@ -69,7 +73,7 @@ class SchemaStore:
             return found
         with self._lock:
             found = self._known.get(schema_id)
-            if found is None and schema_id not in self._unknown:
+            if found is None and self._unknown.get(schema_id) is None:
                 found = self._ask(schema_id)
         if found is None and self._settings.unknown_schema == "stop":
             raise SchemaUnavailable(
@@ -80,8 +84,12 @@ class SchemaStore:
         return found
 
     def _ask(self, schema_id: int) -> RegisteredSchema | None:
-        if self._clock.monotonic_s() < self._not_before_s:
+        now_s = self._clock.monotonic_s()
+        if now_s < self._not_before_s:
             raise self._unavailable(schema_id, self._why)
+        not_before_s, why = self._not_compiled.get(schema_id) or (now_s, "")
+        if now_s < not_before_s:
+            raise _not_compiled(schema_id, why)
         try:
             found = self._fetch(schema_id)
         except UnreachableError as error:
@@ -91,16 +99,11 @@ class SchemaStore:
             raise self._unavailable(schema_id, str(error)) from error
         if found is None:
             if self._settings.unknown_schema == "reject":
-                self._unknown[schema_id] = None
-            if len(self._unknown) > UNKNOWN_MAX:
-                del self._unknown[next(iter(self._unknown))]
+                self._unknown.put(schema_id, value=True)
             return None
         _log.info("fetched the schema %s from %s", schema_id, self._settings.url)
-        self._known[schema_id] = found = self._usable(schema_id, found)
-        self._characters += _size(found)
-        while len(self._known) > SCHEMAS_MAX or (self._characters > CHARACTERS_MAX and len(self._known) > 1):
-            self._characters -= _size(self._known.pop(next(iter(self._known))))
-        return found
+        found = self._usable(schema_id, found)
+        return self._known.put(schema_id, found, _size(found))
 
     def _usable(self, schema_id: int, found: RegisteredSchema) -> RegisteredSchema:
         """Return a schema as far as it is used."""
@@ -108,13 +111,14 @@ class SchemaStore:
             return found
         if found.kind != PROTOBUF_KIND or self._compiled is None:
             return RegisteredSchema(found.kind, "")
+        begun_s = self._clock.monotonic_s()
         try:
             return self._compiled(found)
         except CompilerFailed as error:
-            raise SchemaUnavailable(
-                f"the schema {schema_id}, which a message names, cannot be compiled: {error}; the unit continues by "
-                "itself once it can"
-            ) from error
+            now_s = self._clock.monotonic_s()
+            pause_s = max(_PAUSE_S, _PAUSE_SHARE * (now_s - begun_s))
+            self._not_compiled.put(schema_id, (now_s + pause_s, str(error)))
+            raise _not_compiled(schema_id, str(error)) from error
 
     def _unavailable(self, schema_id: int, why: str) -> SchemaUnavailable:
         return SchemaUnavailable(
@@ -123,8 +127,15 @@ class SchemaStore:
         )
 
 
+def _not_compiled(schema_id: int, why: str) -> SchemaUnavailable:
+    return SchemaUnavailable(
+        f"the schema {schema_id}, which a message names, cannot be compiled: {why}; the unit continues by itself once "
+        "it can"
+    )
+
+
 def _size(schema: RegisteredSchema) -> int:
-    return len(schema.text) + sum(map(len, schema.references)) + len(schema.descriptors)
+    return len(schema.text) + sum(map(len, (*schema.references, *schema.names))) + len(schema.descriptors)
 
 
 def schemas_of(settings: JoinerSettings) -> Schemas:

@@ -14,7 +14,7 @@ import threading
 from base64 import b64encode
 from contextlib import suppress
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTP_PORT, HTTPS_PORT, HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Final, Self
 from urllib.parse import quote, urlsplit
 
@@ -29,6 +29,9 @@ ANSWER_BYTES_MAX: Final = 2 * SCHEMA_LENGTH_MAX
 
 REFERENCES_MAX: Final = 100
 """How many schemas a schema can refer to, including those that they refer to."""
+
+_ID_MAX: Final = 2**31 - 1
+"""Ids are int32. To the question for a larger one, registries answer that there is no such page."""
 
 _SCHEMA_NOT_FOUND: Final = 40_403
 _NESTING_MAX: Final = 50
@@ -60,6 +63,8 @@ class RegistryClient:
 
         Takes at most ``registry.timeout``, with the schemas that it refers to. Raises `NoAnswerError`.
         """
+        if schema_id > _ID_MAX:
+            return None
         try:
             with _Connection(self._settings, self._clock) as connection:
                 try:
@@ -77,7 +82,7 @@ def _registered(connection: _Connection, whole: dict[str, Any]) -> RegisteredSch
         message = "its answer has a schemaType that is not a string"
         raise NoAnswerError(message)
     if kind not in {AVRO_KIND, PROTOBUF_KIND}:
-        return RegisteredSchema(kind[:_KIND_LENGTH_MAX], "")
+        return RegisteredSchema(_shown(kind)[:_KIND_LENGTH_MAX], "")
     texts: dict[str, str] = {}
     _add_references(connection, whole, texts, set())
     if len(text) + sum(map(len, texts.values())) > SCHEMA_LENGTH_MAX:
@@ -118,7 +123,7 @@ def _reference(reference: Any) -> tuple[str, str]:
         message = "its answer has a reference without a name, a subject or a version"
         raise NoAnswerError(message)
     # A schema that others refer to may have been deleted, which only hides it.
-    return name, f"/subjects/{quote(subject, safe='')}/versions/{version}?deleted=true"
+    return name, f"/subjects/{quote(subject, safe='', errors='replace')}/versions/{version}?deleted=true"
 
 
 def _text_of(answer: dict[str, Any]) -> str:
@@ -127,6 +132,14 @@ def _text_of(answer: dict[str, Any]) -> str:
         message = "its answer has no schema"
         raise NoAnswerError(message)
     return text
+
+
+def _shown(text: str) -> str:
+    """Return the beginning of a text from the registry so that it can be part of a message.
+
+    JSON can contain lone surrogates, which UTF-8 cannot: they are not printable, as little as control characters.
+    """
+    return "".join(one if one.isprintable() else "?" for one in text[:_REASON_LENGTH_MAX])
 
 
 class _Connection:
@@ -143,6 +156,7 @@ class _Connection:
             self._headers["Authorization"] = f"Basic {signed}"
         self._ca_file = settings.ca_file
         self._http: HTTPConnection | None = None
+        self._trust: ssl.SSLContext | None = None
         self._socket: socket.socket | None = None
         self._timer = threading.Timer(settings.timeout / 1e9, self._expire)
         self._timer.daemon = True
@@ -166,7 +180,7 @@ class _Connection:
                 "certificate of the authority that has issued it, and registry.url a host name that it is for"
             )
             raise UnreachableError(message) from error
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, UnicodeError) as error:  # UnicodeError: the host has no valid name
             reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH_MAX]
             raise UnreachableError(self._timeout if self._is_expired() else reason) from error
         if self._is_expired():  # the answer may be incomplete
@@ -179,7 +193,7 @@ class _Connection:
             message = f"it does not know {path}"
             raise _UnknownError(message)
         if status != HTTPStatus.OK:
-            reason = str((answer or {}).get("message", "without a reason"))
+            reason = _shown(str((answer or {}).get("message", "without a reason")))
             message = f"it answers with status {status}: {reason}"[:_REASON_LENGTH_MAX]
             raise NoAnswerError(message)
         if answer is None:
@@ -195,23 +209,46 @@ class _Connection:
             return response.status, response.read(ANSWER_BYTES_MAX + 1)
 
     def _connected(self) -> HTTPConnection:
+        if self._http is None:
+            # The port is explicit, because the last part of an IPv6 address would be taken for one.
+            host, port = self._url.hostname or "", self._url.port
+            if self._url.scheme == "https":
+                self._trust = ssl.create_default_context(cafile=self._ca_file)
+                self._http = HTTPSConnection(host, port or HTTPS_PORT, context=self._trust)
+            else:
+                self._http = HTTPConnection(host, port or HTTP_PORT)
+        if self._http.sock is None:  # also after a registry has closed the connection
+            self._socket = self._reach(self._http.host, self._http.port)
+            if self._trust is not None:
+                self._socket = self._trust.wrap_socket(self._socket, server_hostname=self._http.host)
+            self._http.sock = self._socket
+            self._left_s()
+        return self._http
+
+    def _reach(self, host: str, port: int) -> socket.socket:
+        """Connect to one of a host's addresses.
+
+        The client of the standard library would wait for each of them as long as for all together.
+        """
+        problem = OSError("its host has no address")
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            reached = socket.socket(family, kind, protocol)
+            try:
+                reached.settimeout(self._left_s())
+                reached.connect(address)
+            except OSError as error:
+                reached.close()
+                problem = error
+            else:
+                return reached
+        raise problem
+
+    def _left_s(self) -> float:
+        """Return how much time is left. Raises TimeoutError if there is none."""
         left_s = self._deadline_s - self._clock.monotonic_s()
         if left_s <= 0:
             raise TimeoutError
-        if self._http is None:
-            host, port = self._url.hostname or "", self._url.port
-            if self._url.scheme == "https":
-                trust = ssl.create_default_context(cafile=self._ca_file)
-                self._http = HTTPSConnection(host, port, timeout=left_s, context=trust)
-            else:
-                self._http = HTTPConnection(host, port, timeout=left_s)
-        if self._http.sock is None:  # also after a registry has closed the connection
-            self._http.timeout = left_s
-            self._http.connect()
-            self._socket = self._http.sock
-            if self._is_expired():
-                raise TimeoutError
-        return self._http
+        return left_s
 
     def _is_expired(self) -> bool:
         return self._clock.monotonic_s() >= self._deadline_s

@@ -11,7 +11,7 @@ import pytest
 from joiner.mapping.framing import RegisteredSchema
 from joiner.runtime.kafka.batches.registry_client import UnreachableError
 from tests.certificates import make_certificates
-from tests.unit.joiner.runtime.test_registry import Answer, client_of, served
+from tests.unit.joiner.runtime.test_registry_client import Answer, client_of, served
 
 LOGIN = {"user": "me", "password": "secret"}
 ANSWERS = {"/schemas/ids/7": Answer(200, {"schema": "W"})}
