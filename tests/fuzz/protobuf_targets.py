@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from google.protobuf import struct_pb2, timestamp_pb2
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
+from broker.wire.columns import StringColumn
 from broker.wire.records import Unreadable, encode
+from joiner.mapping.bulk.protobuf import ProtobufBulkReader
+from joiner.mapping.fields import KafkaColumns
 from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header
 from joiner.mapping.reading import MappedTopic
 from joiner.mapping.settings import StreamSettings
@@ -44,6 +48,7 @@ _STREAMS: Final = [
     StreamSettings(name=name, topic="t", format="protobuf", key="$.thing", time="$.at", value=value, where=where)
     for name, value, where in (("speed", "$.value", None), ("torque", "$.inner.value", "$.inner"))
 ]
+_BULK: Final = ProtobufBulkReader(_STREAMS, "ms", _SCHEMAS)
 
 
 def protobuf_message(mutator: Mutator) -> bytes:
@@ -60,11 +65,15 @@ def protobuf_message(mutator: Mutator) -> bytes:
 
 
 def read_protobuf(value: bytes) -> str:
-    """Check that a message has records, or a clear reason why it has none."""
+    """Check that a message has records, or a clear reason why it has none, and as many if it is read in bulk."""
+    in_bulk, is_left = _BULK.read(StringColumn.of([value]), KafkaColumns(np.array([7], dtype=np.int64)))
     try:
         found = MappedTopic(_STREAMS, "ms", _SCHEMAS).read(value, 5, 7)
     except Unreadable as error:
         assert_clear(error)
+        assert is_left[0], "refused, although it can be read in bulk"
         return "refused"
+    if not is_left[0]:
+        assert sum(len(part.row) for parts in in_bulk for part in parts) == len(found)
     assert all(len(encode(one.record)) < 10_000 for one in found)
-    return "records" if found else "nothing"
+    return "nothing" if not found else "records" if is_left[0] else "records in bulk"

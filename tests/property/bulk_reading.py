@@ -6,7 +6,8 @@ import json
 import math
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from hypothesis import strategies as st
 
@@ -51,16 +52,33 @@ def damaged(draw: Any, message: bytes, hostile: Sequence[bytes], others: Sequenc
     return message
 
 
-def assert_read_alike(streams: list[dict[str, Any]], table: SchemaTable, values: Sequence[bytes | None]) -> None:
+class Counts(NamedTuple):
+    """How many messages have been read in bulk, and how many one by one."""
+
+    in_bulk: int = 0
+    one_by_one: int = 0
+
+    def plus(self, more: Counts) -> Counts:
+        """Return the sum."""
+        return Counts(self.in_bulk + more.in_bulk, self.one_by_one + more.one_by_one)
+
+    @property
+    def share(self) -> float:
+        """The share of the messages that have been read in bulk."""
+        return self.in_bulk / max(1, sum(self))
+
+
+def assert_read_alike(streams: list[dict[str, Any]], table: SchemaTable, values: Sequence[bytes | None]) -> Counts:
     """Check that messages of the topic ``t`` have the same records and are refused for the same reasons.
 
-    ``streams``: ``speed`` and ``torque``, in this order.
+    ``streams``: ``speed`` and ``torque``, in this order. Returns how the messages were read.
     """
     far = {"max_future_skew": "106000d"}
     joined = make_settings(stream=streams, registry={"url": "http://registry"}, application=far)
     messages = [Message(number, 1_000, value) for number, value in enumerate(values)]
     keys = Keys(0, 1)
-    intake = make_decoder(joined, "t", 0, keys, table).decode(batch(messages))
+    with patch.object(MappedTopic, "read", autospec=True, side_effect=MappedTopic.read) as reading:
+        intake = make_decoder(joined, "t", 0, keys, table).decode(batch(messages))
     one_by_one = MappedTopic(joined.mapped_streams("t"), "ms", table)
     wanted, refused, not_selected = [], [], 0
     for number, value in enumerate(values):
@@ -87,3 +105,4 @@ def assert_read_alike(streams: list[dict[str, Any]], table: SchemaTable, values:
             )
         ]
     assert sorted(found) == sorted(wanted)
+    return Counts(len(values) - reading.call_count, reading.call_count)
