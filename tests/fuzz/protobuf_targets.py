@@ -46,7 +46,7 @@ _MESSAGE: Final = class_of(*_FILES)
 _SCHEMAS: Final = SchemaTable({1: RegisteredSchema("PROTOBUF", "", descriptors=descriptors_of(*_FILES))})
 _STREAMS: Final = [
     StreamSettings(name=name, topic="t", format="protobuf", key="$.thing", time="$.at", value=value, where=where)
-    for name, value, where in (("speed", "$.value", None), ("torque", "$.inner.value", "$.inner"))
+    for name, value, where in (("speed", "$.value", None), ("torque", "$.inner.value", "$.inner.value < 0"))
 ]
 _BULK: Final = ProtobufBulkReader(_STREAMS, "ms", _SCHEMAS)
 
