@@ -71,7 +71,7 @@ def record(name: str, fields: int) -> str:
 
 
 def test_large_avro_schemas_are_not_kept_in_large_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro, "_schemas", SizedCache(300_000, 100))
+    monkeypatch.setattr(avro, "_schemas", SizedCache(150_000, 100))
     small, large = record("S", 3), [record(f"L{number}", 100) for number in range(3)]
     first = parse_schema(small)
     assert parse_schema(small) is first
