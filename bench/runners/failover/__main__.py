@@ -90,7 +90,7 @@ def main() -> int:
 
 def lines(figures: Mapping[str, Any], path: Path) -> list[str]:
     """Return the lines of the report."""
-    rows, found, calm = figures["pauses"], [], _share(figures["gaps_ms"]["calm"])
+    rows, found, calm = figures["pauses"], [], _share(figures["gaps_ms"].get("calm"))
     for kind in [kind for kind in KINDS if any(row["kind"] == kind for row in rows)]:
         of_kind = [row for row in rows if row["kind"] == kind]
         slowest: dict[int, int] = {}

@@ -85,7 +85,7 @@ def pauses(events: Sequence[Event], outputs: Sequence[UnitOutput]) -> list[dict[
     for unit, output in enumerate(outputs):
         for number, event in enumerate(events):
             first_ms = event.at_ms - _BEFORE_MS
-            near = _between(output.appended_ms, first_ms, event.until_ms)
+            near = _around(output.appended_ms, first_ms, event.until_ms)
             pauses_ms = np.diff(near)
             if "killed" in event.kind:
                 pauses_ms = pauses_ms[near[:-1] <= event.at_ms + _KILLED_MS]
@@ -101,7 +101,8 @@ def gaps(
 ) -> dict[str, list[float]]:
     """Return percentiles of the gaps between appends, in ms, of units that keep their owner.
 
-    They are given by kind of event, from the event until the units are settled, and for the calm periods after that.
+    They are given by kind of event, from the event until the units are settled, and for the calm periods after that. A
+    kind without gaps is left out.
     """
     has_changed = {(row["event"], row["unit"]) for row in rows if row["changes"]}
     found: dict[str, list[Ints]] = {}
@@ -113,7 +114,8 @@ def gaps(
             if (number, unit) not in has_changed:
                 busy = _between(times_ms, event.at_ms - _BEFORE_MS, event.settled_ms)
                 found.setdefault(event.kind, []).append(np.diff(busy))
-    return {kind: np.percentile(np.concatenate(some), SHARES).tolist() for kind, some in found.items()}
+    of_kinds = {kind: np.concatenate(some) for kind, some in found.items()}
+    return {kind: np.percentile(all_ms, SHARES).tolist() for kind, all_ms in of_kinds.items() if len(all_ms)}
 
 
 def latencies(events: Sequence[Event], outputs: Sequence[UnitOutput]) -> dict[str, list[tuple[int, list[float]]]]:
@@ -143,6 +145,12 @@ def latencies(events: Sequence[Event], outputs: Sequence[UnitOutput]) -> dict[st
 
 def _between(times_ms: Ints, first_ms: int, last_ms: int) -> Ints:
     return times_ms[(times_ms >= first_ms) & (times_ms <= last_ms)]
+
+
+def _around(times_ms: Ints, first_ms: int, last_ms: int) -> Ints:
+    """Return the times in a range, and one before and after it: a pause may begin before an event or outlast it."""
+    first = max(0, int(np.searchsorted(times_ms, first_ms)) - 1)
+    return times_ms[first : int(np.searchsorted(times_ms, last_ms, side="right")) + 1]
 
 
 def of_units(settings: JoinerSettings) -> list[UnitOutput]:
