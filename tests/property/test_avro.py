@@ -143,8 +143,8 @@ def test_messages_are_read_in_bulk_as_one_by_one() -> None:
         counts = counts.plus(check_bulk_reading(data.draw, topic))
 
     check()
-    # Otherwise, this would hardly compare anything.
-    assert 0.1 < counts.share < 0.95, counts
+    # Otherwise, this would hardly compare anything. Random runs differ: 0.22 on average, standard deviation 0.04.
+    assert 0.05 < counts.share < 0.95, counts
 
 
 @given(st.data())

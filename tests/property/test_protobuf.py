@@ -236,8 +236,8 @@ def test_protobuf_messages_are_read_in_bulk_as_one_by_one() -> None:
         counts = counts.plus(check_bulk_reading(data.draw))
 
     check()
-    # Otherwise, this would hardly compare anything.
-    assert 0.4 < counts.share < 0.95, counts
+    # Otherwise, this would hardly compare anything. Random runs differ: 0.51 on average, standard deviation 0.06.
+    assert 0.2 < counts.share < 0.95, counts
 
 
 def test_what_a_protobuf_program_understands_is_valid() -> None:

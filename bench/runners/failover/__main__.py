@@ -15,7 +15,7 @@ from bench.harness.pipeline import PARTITIONS, about, own_kafka
 from bench.harness.plot import plot_over_time
 from bench.harness.report import table, write
 from bench.runners import failover
-from bench.runners.failover.effects import SHARES, gaps, latencies, of_units, pauses
+from bench.runners.failover.effects import SHARES, gaps, latencies, longest, of_units, pauses
 from bench.runners.failover.instances import CALM_S, KINDS, NAMES, Bench
 from bench.runners.moving import start_sender
 from broker.settings import KafkaSettings
@@ -93,13 +93,10 @@ def lines(figures: Mapping[str, Any], path: Path) -> list[str]:
     rows, found, calm = figures["pauses"], [], _share(figures["gaps_ms"].get("calm"))
     for kind in [kind for kind in KINDS if any(row["kind"] == kind for row in rows)]:
         of_kind = [row for row in rows if row["kind"] == kind]
-        slowest: dict[int, int] = {}
-        for row in of_kind:
-            if row["changes"]:
-                slowest[row["event"]] = max(slowest.get(row["event"], 0), row["pause_ms"])
+        slowest = longest(rows, kind)
         changes = sum(row["changes"] for row in of_kind) / len({row["event"] for row in of_kind})
         staying = figures["gaps_ms"].get(kind)
-        found.append((kind, len(slowest), f"{changes:.1f}", *_spread([*slowest.values()]), _share(staying)))
+        found.append((kind, len(slowest), f"{changes:.1f}", *_spread(slowest), _share(staying)))
     heads = ["instance", "events", "changes of owner per event", "pause p50 ms", "p99", "max"]
     heads.append("units that stay: p99.9 of gaps, ms")
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -94,6 +94,15 @@ def pauses(events: Sequence[Event], outputs: Sequence[UnitOutput]) -> list[dict[
             row = {"event": number, "kind": event.kind, "instance": event.name, "unit": unit}
             rows.append(row | {"changes": changes, "pause_ms": int(pauses_ms.max())})
     return rows
+
+
+def longest(rows: Sequence[Mapping[str, Any]], kind: str) -> list[int]:
+    """Return the longest pause of a unit that changed owner, in ms, per event of a kind that had one."""
+    found: dict[int, int] = {}
+    for row in rows:
+        if row["kind"] == kind and row["changes"]:
+            found[row["event"]] = max(found.get(row["event"], 0), row["pause_ms"])
+    return [*found.values()]
 
 
 def gaps(

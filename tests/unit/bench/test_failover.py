@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.runners.failover.effects import UnitOutput, gaps, latencies, pauses
+from bench.runners.failover.effects import UnitOutput, gaps, latencies, longest, pauses
 from bench.runners.failover.instances import WORKER_KILLED, Event
 
 
@@ -52,3 +52,16 @@ def test_units_without_results_around_an_event_have_no_gaps_and_no_latencies_the
 def test_after_a_kill_a_later_pause_is_that_of_the_return() -> None:
     assert pause_ms("killed", 9_900, 10_700, 11_500, 13_000) == 800
     assert pause_ms("joins", 9_900, 10_700, 11_500, 13_000) == 1_500
+
+
+def test_the_longest_pauses_are_those_of_units_that_changed_owner() -> None:
+    rows = [
+        {"event": 1, "kind": "killed", "changes": 1, "pause_ms": 700},
+        {"event": 1, "kind": "killed", "changes": 1, "pause_ms": 900},
+        {"event": 1, "kind": "killed", "changes": 0, "pause_ms": 5_000},
+        {"event": 2, "kind": "joins", "changes": 1, "pause_ms": 100},
+        {"event": 3, "kind": "killed", "changes": 2, "pause_ms": 400},
+        {"event": 4, "kind": "killed", "changes": 0, "pause_ms": 300},
+    ]
+    assert longest(rows, "killed") == [900, 400]
+    assert longest(rows, "leaves") == []
