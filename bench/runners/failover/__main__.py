@@ -100,8 +100,8 @@ def lines(figures: Mapping[str, Any], path: Path) -> list[str]:
     heads = ["instance", "events", "changes of owner per event", "pause p50 ms", "p99", "max"]
     heads.append("units that stay: p99.9 of gaps, ms")
     return [
-        "The longest pause of a unit that changes owner, by event. Units that keep their owner are compared with",
-        f"themselves: in calm periods, the p99.9 of the gaps between their results is {calm} ms.",
+        "The longest pause of any unit, by event. Units that keep their owner are compared with themselves: in calm",
+        f"periods, the p99.9 of the gaps between their results is {calm} ms.",
         *table(heads, found),
         "",
         f"![Latency around each kind of event]({path.name}.png)",

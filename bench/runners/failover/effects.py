@@ -1,10 +1,9 @@
-"""Finds the effects of events in the results of a run: pauses, changes of owner, and latencies over time."""
+"""Finds the effects of events in the results of a run: pauses, gaps, and latencies over time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -14,7 +13,6 @@ from bench.harness.pipeline import PARTITIONS
 from bench.runners.failover.instances import Event
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
-from joiner.runtime.model import decode_checkpoint
 from joiner.runtime.settings import JoinerSettings
 
 if TYPE_CHECKING:
@@ -34,15 +32,13 @@ FIRST_MS, LAST_MS, STEP_MS = -1_000, 4_000, 50
 
 
 class UnitOutput(NamedTuple):
-    """The output of a unit: when each result was appended, when its later record was due, and who owned the unit when.
+    """The output of a unit: when each result was appended, and when its later record was due.
 
-    All times are in ms since the epoch, as int64 arrays of shape (n,) in the order of the log. ``commits`` holds the
-    append time and the run of each checkpoint.
+    All times are in ms since the epoch, as int64 arrays of shape (n,) in the order of the log.
     """
 
     appended_ms: Ints
     due_ms: Ints
-    commits: list[tuple[int, str]]
 
 
 def read_output(settings: JoinerSettings, unit: int) -> UnitOutput:
@@ -57,14 +53,9 @@ def read_output(settings: JoinerSettings, unit: int) -> UnitOutput:
             if len(values) >= _AT_ONCE:
                 due_ms.append(_due_ms(values))
                 values = []
-        commits = [
-            (int(one.timestamp()[1]), decode_checkpoint(one.value() or b"").run)
-            for one in _all(reader, settings.state_topic, unit)
-            if (one.key() or b"").endswith(b"/progress")
-        ]
     if values:
         due_ms.append(_due_ms(values))
-    return UnitOutput(np.array(appended_ms, dtype=np.int64), np.concatenate(due_ms), commits)
+    return UnitOutput(np.array(appended_ms, dtype=np.int64), np.concatenate(due_ms))
 
 
 def _due_ms(values: list[bytes]) -> Ints:
@@ -80,7 +71,7 @@ def _all(reader: Any, topic: str, unit: int) -> Any:
 
 
 def pauses(events: Sequence[Event], outputs: Sequence[UnitOutput]) -> list[dict[str, Any]]:
-    """Return a row per event and unit: its pause in ms, and whether it changed owner."""
+    """Return a row per event and unit: its pause in ms, and how often it changed owner."""
     rows: list[dict[str, Any]] = []
     for unit, output in enumerate(outputs):
         for number, event in enumerate(events):
@@ -89,18 +80,16 @@ def pauses(events: Sequence[Event], outputs: Sequence[UnitOutput]) -> list[dict[
             pauses_ms = np.diff(near)
             if "killed" in event.kind:
                 pauses_ms = pauses_ms[near[:-1] <= event.at_ms + _KILLED_MS]
-            runs = [run for at_ms, run in output.commits if first_ms <= at_ms <= event.until_ms]
-            changes = sum(before != after for before, after in pairwise(runs))
             row = {"event": number, "kind": event.kind, "instance": event.name, "unit": unit}
-            rows.append(row | {"changes": changes, "pause_ms": int(pauses_ms.max())})
+            rows.append(row | {"changes": event.changes(unit), "pause_ms": int(pauses_ms.max())})
     return rows
 
 
 def longest(rows: Sequence[Mapping[str, Any]], kind: str) -> list[int]:
-    """Return the longest pause of a unit that changed owner, in ms, per event of a kind that had one."""
+    """Return the longest pause of any unit, in ms, per event of a kind."""
     found: dict[int, int] = {}
     for row in rows:
-        if row["kind"] == kind and row["changes"]:
+        if row["kind"] == kind:
             found[row["event"]] = max(found.get(row["event"], 0), row["pause_ms"])
     return [*found.values()]
 

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,6 +34,7 @@ class Event(NamedTuple):
     """What happened to the instance ``name``, and when, by the wall clock.
 
     ``settled_ms`` is when the units were served as assigned again, and ``until_ms`` when the next event was due.
+    ``owners`` are the owners of all units, by number: before the event, and whenever the units were served as assigned.
     """
 
     kind: str
@@ -40,6 +42,11 @@ class Event(NamedTuple):
     at_ms: int
     settled_ms: int
     until_ms: int
+    owners: Sequence[tuple[str, ...]]
+
+    def changes(self, unit: int) -> int:
+        """Return how often a unit changed owner."""
+        return sum(before[unit] != after[unit] for before, after in pairwise(self.owners))
 
 
 class Bench:
@@ -53,16 +60,18 @@ class Bench:
         make_topic(kafka, self.application.data, PARTITIONS)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.events: list[Event] = []
+        self._owners: list[tuple[str, ...]] = []
+        """The owners of all units whenever they were served as assigned."""
         self._watch = SiteWatch(self.application.settings)
 
     def happens(self, kind: str, name: str, act: Callable[[], None], wanted: int) -> None:
         """Trigger an event, and wait until ``wanted`` instances share the units and their standbys are warm."""
-        at_ms = _now_ms()
+        self._owners, at_ms = self._owners[-1:], _now_ms()
         act()
         self.settle(wanted)
         settled_ms = _now_ms()
         time.sleep(CALM_S)
-        self.events.append(Event(kind, name, at_ms, settled_ms, _now_ms()))
+        self.events.append(Event(kind, name, at_ms, settled_ms, _now_ms(), tuple(self._owners)))
         print(f"{name} {kind}: settled after {settled_ms - at_ms} ms", flush=True)
 
     def play(self, name: str) -> None:
@@ -115,13 +124,11 @@ class Bench:
     def settle(self, wanted: int) -> None:
         """Wait until the units are served as assigned, and the standbys are warm."""
         deadline_s = time.monotonic() + _DEADLINE_S
-        while not self._is_settled(wanted):
+        while not is_settled(state := self._watch.look(), PARTITIONS, wanted, min(self.standbys, wanted - 1)):
             if time.monotonic() > deadline_s or any(one.poll() is not None for one in self.running.values()):
                 raise RuntimeError("the assignment has not settled in time, or an instance has ended")
             time.sleep(_LOOK_S)
-
-    def _is_settled(self, wanted: int) -> bool:
-        return is_settled(self._watch.look(), PARTITIONS, wanted, min(self.standbys, wanted - 1))
+        self._owners.append(tuple(one.owner for one in state.units))
 
     def close(self) -> None:
         """Kill all instances."""

@@ -8,16 +8,19 @@ import pytest
 from bench.runners.failover.effects import UnitOutput, gaps, latencies, longest, pauses
 from bench.runners.failover.instances import WORKER_KILLED, Event
 
+STAYS = [("two", "two"), ("two", "two")]
+"""The owners of two units that keep them."""
+
 
 def output(*appended_ms: int) -> UnitOutput:
-    """Return the output of a unit with results at these times, which one run has written."""
+    """Return the output of a unit with results at these times."""
     times = np.array(appended_ms, dtype=np.int64)
-    return UnitOutput(times, times, [(int(at_ms), "run") for at_ms in appended_ms])
+    return UnitOutput(times, times)
 
 
 def pause_ms(kind: str, *appended_ms: int) -> int:
     """Return the pause around an event at 10,000 ms, which is settled at 11,000 ms and over at 13,000 ms."""
-    (row,) = pauses([Event(kind, "one", 10_000, 11_000, 13_000)], [output(*appended_ms)])
+    (row,) = pauses([Event(kind, "one", 10_000, 11_000, 13_000, STAYS)], [output(*appended_ms)])
     return int(row["pause_ms"])
 
 
@@ -38,7 +41,10 @@ def test_a_pause_counts_in_full_even_if_it_begins_before_the_event_or_outlasts_i
 
 
 def test_units_without_results_around_an_event_have_no_gaps_and_no_latencies_there() -> None:
-    events = [Event("killed", "one", 10_000, 11_000, 13_000), Event("joins", "one", 30_000, 31_000, 33_000)]
+    events = [
+        Event("killed", "one", 10_000, 11_000, 13_000, STAYS),
+        Event("joins", "one", 30_000, 31_000, 33_000, STAYS),
+    ]
     outputs = [output(*range(5_000, 9_000, 100), 20_000, *range(29_000, 34_000, 100))]
     rows = pauses(events, outputs)
     assert [row["pause_ms"] for row in rows] == [20_000 - 8_900, 100]
@@ -54,14 +60,21 @@ def test_after_a_kill_a_later_pause_is_that_of_the_return() -> None:
     assert pause_ms("joins", 9_900, 10_700, 11_500, 13_000) == 1_500
 
 
-def test_the_longest_pauses_are_those_of_units_that_changed_owner() -> None:
+def test_units_that_change_owner_are_not_among_those_that_stay() -> None:
+    owners = [("one", "two"), ("two", "two"), ("one", "two")]
+    event = Event(WORKER_KILLED, "one", 10_000, 11_000, 13_000, owners)
+    outputs = [output(9_900, 10_900, 12_000), output(*range(9_800, 13_000, 100))]
+    rows = pauses([event], outputs)
+    assert [(row["unit"], row["changes"], row["pause_ms"]) for row in rows] == [(0, 2, 1_100), (1, 0, 100)]
+    assert gaps([event], outputs, rows)[WORKER_KILLED] == [100.0] * 3
+
+
+def test_the_longest_pause_of_an_event_is_that_of_any_unit() -> None:
     rows = [
-        {"event": 1, "kind": "killed", "changes": 1, "pause_ms": 700},
-        {"event": 1, "kind": "killed", "changes": 1, "pause_ms": 900},
-        {"event": 1, "kind": "killed", "changes": 0, "pause_ms": 5_000},
-        {"event": 2, "kind": "joins", "changes": 1, "pause_ms": 100},
-        {"event": 3, "kind": "killed", "changes": 2, "pause_ms": 400},
-        {"event": 4, "kind": "killed", "changes": 0, "pause_ms": 300},
+        {"event": 1, "kind": "killed", "pause_ms": 700},
+        {"event": 1, "kind": "killed", "pause_ms": 900},
+        {"event": 2, "kind": "joins", "pause_ms": 100},
+        {"event": 3, "kind": "killed", "pause_ms": 400},
     ]
     assert longest(rows, "killed") == [900, 400]
     assert longest(rows, "leaves") == []
