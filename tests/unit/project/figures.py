@@ -17,7 +17,7 @@ from typing import Any
 from tests.unit.project.aligned_figures import figures_of_aligned_rows
 from tests.unit.project.page_figures import figures_of_the_page
 from tests.unit.project.recorded import Figure, contest, contests, evidence, trials
-from tests.unit.project.runtime_figures import figures_of_latency
+from tests.unit.project.runtime_figures import figures_of_latency, figures_of_pauses
 
 
 def _each(one: Iterable[float], other: Iterable[float]) -> list[float]:
@@ -422,6 +422,7 @@ def figures() -> list[Figure]:
         *figures_of_aligned_rows(),
         *_speed_of_the_joiner(),
         *figures_of_latency(),
+        *figures_of_pauses(),
         *_spark(),
         *_others(),
     ]

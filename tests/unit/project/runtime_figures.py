@@ -1,4 +1,4 @@
-"""Lists the figures of the running joiner: the latency of its results."""
+"""Lists the figures of the running joiner: the latency of its results, and their pauses."""
 
 from __future__ import annotations
 
@@ -6,9 +6,24 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
+import numpy as np
+
+from bench.runners.failover.effects import SHARES, longest
+from bench.runners.failover.instances import WORKER_KILLED
 from tests.unit.project.recorded import Figure, evidence
 
 _SPEED = "docs/speed.md"
+_INSTANCES = "docs/instances.md"
+
+_EVENTS = {
+    "killed": "an instance is killed",
+    WORKER_KILLED: "a worker process is killed",
+    "leaves": "an instance exits on SIGTERM",
+    "joins": "an instance starts",
+    "drained": "an instance is drained",
+    "undrained": "a drain is undone",
+}
+"""How the documentation calls each kind of event."""
 
 
 def figures_of_latency() -> Iterable[Figure]:
@@ -36,6 +51,18 @@ def figures_of_latency() -> Iterable[Figure]:
         "| p50 {:.0f} ms, p99 {:.0f} ms after the later record",
         (quantiles[0][0], quantiles[1][0]),
     )
+
+
+def figures_of_pauses() -> Iterable[Figure]:
+    """Return the figures of the pauses when instances come and go."""
+    recorded = evidence("bench_failover")
+    figures = recorded["figures"]
+    yield Figure(_INSTANCES, "two instances under {:,.0f} records/s", (recorded["machine"]["records/s"],))
+    for kind, name in _EVENTS.items():
+        pauses_ms = np.percentile(longest(figures["pauses"], kind), [50, 99])
+        yield Figure(_INSTANCES, f"| {name} | {{:.0f}} | {{:,.0f}} |", pauses_ms.tolist())
+    calm_ms = figures["gaps_ms"]["calm"][SHARES.index(99.9)]
+    yield Figure(_INSTANCES, "the p99.9 of the gaps between the results of a unit is {:.0f} ms", (calm_ms,))
 
 
 def _of_pass_through(rate: int, number: int) -> tuple[float, float]:
