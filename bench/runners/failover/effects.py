@@ -78,8 +78,9 @@ def pauses(events: Sequence[Event], outputs: Sequence[UnitOutput]) -> list[dict[
             first_ms = event.at_ms - _BEFORE_MS
             near = _around(output.appended_ms, first_ms, event.until_ms)
             pauses_ms = np.diff(near)
-            if "killed" in event.kind:
-                pauses_ms = pauses_ms[near[:-1] <= event.at_ms + _KILLED_MS]
+            last_ms = min(event.settled_ms, event.at_ms + _KILLED_MS) if "killed" in event.kind else event.settled_ms
+            # One that begins later and outlasts the event is due to the next event.
+            pauses_ms = pauses_ms[near[:-1] <= last_ms]
             row = {"event": number, "kind": event.kind, "instance": event.name, "unit": unit}
             rows.append(row | {"changes": event.changes(unit), "pause_ms": int(pauses_ms.max())})
     return rows

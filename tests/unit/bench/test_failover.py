@@ -57,7 +57,12 @@ def test_units_without_results_around_an_event_have_no_gaps_and_no_latencies_the
 
 def test_after_a_kill_a_later_pause_is_that_of_the_return() -> None:
     assert pause_ms("killed", 9_900, 10_700, 11_500, 13_000) == 800
-    assert pause_ms("joins", 9_900, 10_700, 11_500, 13_000) == 1_500
+    assert pause_ms("joins", 9_900, 10_100, 10_800, 13_000) == 2_200
+    assert pause_ms(WORKER_KILLED, 9_900, 10_100, 10_300, 11_100, 13_000) == 800
+
+
+def test_a_pause_that_begins_once_the_units_are_settled_is_that_of_the_next_event() -> None:
+    assert pause_ms("undrained", 9_900, 10_100, 10_500, 11_000, 11_100, 12_900, 20_000) == 500
 
 
 def test_units_that_change_owner_are_not_among_those_that_stay() -> None:
