@@ -22,6 +22,7 @@ from joiner.runtime.membership import older_release, site
 from joiner.runtime.membership.site import SiteMembership
 from joiner.runtime.ownership import services
 from joiner.runtime.runners import process, process_tasks
+from joiner.runtime.runners.input import InputConsumer
 from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.process import JoinerProcess
 from tests.simulation.memory_clients import Link, MemoryAdmin, MemoryProducer
@@ -116,6 +117,8 @@ def on_stage(world: World) -> Iterator[None]:
         (older_release, "in_background", _at_once),
         (checkpoint_log, "TAIL", TAIL),
         (process_tasks, "_WAIT_S", WAIT_S),
+        # It has no effect but to connect, and the clients of a history are always connected.
+        (InputConsumer, "connect_early", lambda _input, _unit: None),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     logger, lines = logging.getLogger("joiner"), _Lines(world)

@@ -43,6 +43,9 @@ UNSERVED_S: Final = 1.0
 
 _RETRY_S: Final = 2.0
 
+_PREPARE_S: Final = 60.0
+"""How often to prepare to run a unit that is kept warm, because brokers close connections that have long been idle."""
+
 _FAILURES_MAX: Final = 3
 _UNABLE_S: Final = 60.0
 _UNABLE_MAX_S: Final = 960.0
@@ -82,8 +85,18 @@ class _Followed:
 class Followers:
     """The units whose state is kept warm. Used only by the runner's thread."""
 
-    def __init__(self, settings: JoinerSettings, claimant: Claimant, services: Services) -> None:
+    def __init__(
+        self,
+        settings: JoinerSettings,
+        claimant: Claimant,
+        services: Services,
+        prepare: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """``prepare``: prepares to run a unit that may be claimed soon. Called in the pool. Must not raise."""
         self._settings, self._claimant, self._services, self._clock = settings, claimant, services, services.clock
+        self._prepare = prepare
+        self._prepared_s: dict[int, float] = {}
+        """When each unit was last prepared. Only steps use it, and there is one step per unit at a time."""
         self._interval_s = min(max(INTERVAL_S, settings.application.commit_interval / 1e9), _INTERVAL_MAX_S)
         self._units: dict[int, _Followed] = {}
         self._ending: list[tuple[int, _Followed]] = []
@@ -176,14 +189,27 @@ class Followers:
     def _follow(self, unit: int, warm: Warm | None, is_over: Callable[[], bool]) -> Warm | None:
         """Bring a unit's state up to its owner's last checkpoint. Runs in the pool."""
         if warm is None:
-            return warm_up(self._settings, unit, self._services, self._claimant, of_own_site=True, is_over=is_over)
+            warm = warm_up(self._settings, unit, self._services, self._claimant, of_own_site=True, is_over=is_over)
+        else:
+            self._catch_up(unit, warm)
+        if warm is not None:
+            # Before the unit counts as warm: its owner may then hand it over at once.
+            self._keep_prepared(unit)
+        return warm
+
+    def _catch_up(self, unit: int, warm: Warm) -> None:
         state = read_newest(warm.readers, unit)
         checkpoint = state.checkpoint()
         if checkpoint is None or checkpoint.basis != warm.readers.basis:
             raise UnitStopped(f"unit {unit}: it was reset")
         check_site(self._settings, checkpoint, self._claimant)
         warm.unit = build_state(checkpoint, state, warm.readers, warm.unit, level=logging.DEBUG)
-        return warm
+
+    def _keep_prepared(self, unit: int) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._prepared_s.get(unit, -math.inf) >= _PREPARE_S:
+            self._prepared_s[unit] = now_s
+            self._prepare(unit)
 
     def _after(self, unit: int, followed: _Followed, now_s: float) -> None:
         step, followed.step = followed.step, None

@@ -8,10 +8,12 @@ those of all other units are joined.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from joiner.runtime.kafka.batches.messages import Read
 from joiner.runtime.kafka.batches.parts import split
@@ -64,6 +66,10 @@ class InputConsumer:
         )
         self._rest = Read({}, {}, [])
         """Messages that were read but not returned yet, because they would have made the batch too large."""
+        self._lock = threading.Lock()
+        self._connecting = 0
+        """How many calls of `connect` are in progress."""
+        self._is_closed = False
 
     @property
     def records_max(self) -> int:
@@ -76,9 +82,26 @@ class InputConsumer:
         return self.records_max if self._limit is None else self._limit.messages
 
     def connect(self, unit: int) -> None:
-        """Connect to the leaders of a unit's partitions, so that `add` need not wait for that. Thread-safe."""
-        for topic in self._topics:
-            log_range(self._consumer, topic, unit)
+        """Connect to the leaders of a unit's partitions, so that `add` need not wait for that. Thread-safe.
+
+        Otherwise, librdkafka would look up the leaders of a topic that it has not read before only once a second.
+        Raises KafkaException if a request fails.
+        """
+        with self._lock:
+            if self._is_closed:
+                return
+            self._connecting += 1
+        try:
+            for topic in self._topics:
+                log_range(self._consumer, topic, unit)
+        finally:
+            with self._lock:
+                self._connecting -= 1
+
+    def connect_early(self, unit: int) -> None:
+        """Do what `connect` does, but ignore errors: the unit may never be claimed. Thread-safe."""
+        with suppress(KafkaException):
+            self.connect(unit)
 
     def add(self, unit: int, offsets: Mapping[str, int]) -> None:
         """Start reading a unit at the given offsets, one for each input topic."""
@@ -125,9 +148,16 @@ class InputConsumer:
         return {topic: self._consumer.get_watermark_offsets(at, cached=True)[1] for topic, at in places.items()}
 
     def close(self) -> None:
-        """Close the consumer."""
+        """Close the consumer, unless `connect` is still using it in another thread: that would crash the process.
+
+        The consumer is then released when that thread ends.
+        """
+        with self._lock:
+            self._is_closed = True
+            is_in_use = self._connecting > 0
         self._reader.close()
-        self._consumer.close()
+        if not is_in_use:
+            self._consumer.close()
 
 
 class _MessageLimit:

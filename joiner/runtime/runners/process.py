@@ -176,7 +176,7 @@ class ProcessLoop:
         settings, claimant, services, telemetry, metrics, watch, standby = parts
         self._telemetry, self._watch, self._clock = telemetry, watch, services.clock
         self.tasks = ProcessTasks(settings, services, metrics)
-        self._followers = Followers(settings, claimant, services)
+        self._followers = Followers(settings, claimant, services, self.tasks.prepare_early)
         self.supervisor: Supervisor[ActiveTask] = Supervisor(
             settings, claimant, self.tasks, services, metrics, standby=standby, take_warm=self._followers.take
         )

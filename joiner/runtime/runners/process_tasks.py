@@ -82,6 +82,10 @@ class ProcessTasks:
         """See `supervisor.Execution`."""
         self._input.connect(unit)
 
+    def prepare_early(self, unit: int) -> None:
+        """Prepare to run a unit that this process may claim at any time. Thread-safe. Does not raise."""
+        self._input.connect_early(unit)
+
     def restore(self, claimed: Claimed) -> ActiveTask:
         """See `supervisor.Execution`."""
         _, transactions, checkpoint, readers, warm = claimed

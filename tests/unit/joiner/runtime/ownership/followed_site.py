@@ -66,6 +66,7 @@ class Site:
         self.pool, self.clock = Pool(), WaitingClock()
         self.closed: list[int] = []
         self.ended_early: list[int] = []
+        self.prepared: list[int] = []
         self.fault: Exception | None = None
         self.basis = ({"data": 0}, {"data": "id"}, "fingerprint")
         self.run, self.owner_site = "run of the owner", "process"
@@ -74,7 +75,7 @@ class Site:
         monkeypatch.setattr(module, "build_state", self._build)
         services: Any = SimpleNamespace(followers=self.pool, clock=self.clock)
         application = {"name": "joiner", "commit_interval": commit_interval}
-        self.followers = Followers(make_settings(application=application), CLAIMANT, services)
+        self.followers = Followers(make_settings(application=application), CLAIMANT, services, self.prepared.append)
 
     def poll(self, *wanted: int, claimed_soon: frozenset[int] = frozenset()) -> None:
         self.followers.poll(frozenset(wanted), claimed_soon)

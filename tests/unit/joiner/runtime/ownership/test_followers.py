@@ -37,6 +37,27 @@ def test_a_unit_is_warm_once_its_state_is_built_and_follows_its_owner(site: Site
     assert site.followers.warm == {0}
 
 
+def test_a_unit_is_prepared_before_it_counts_as_warm_and_once_a_minute_after_that(site: Site) -> None:
+    site.followers.poll({0})
+    assert (site.prepared, site.followers.warm) == ([], set())
+    site.pool.run()
+    assert (site.prepared, site.followers.warm) == ([0], set())
+    for _ in range(2 * 60 * 5):
+        site.poll(0)
+        site.clock.now_s += INTERVAL_S
+    assert site.prepared == [0, 0]
+    assert site.followers.warm == {0}
+
+
+def test_a_unit_without_a_state_is_not_prepared(site: Site) -> None:
+    site.run = ""
+    site.poll(0)
+    site.owner_site, site.run = "another", "run of the owner"
+    site.clock.now_s += UNSERVED_S
+    site.poll(0)
+    assert site.prepared == []
+
+
 @pytest.mark.parametrize(("commit_interval", "interval_s"), [("1ms", 0.2), ("300ms", 0.3), ("1min", 0.5)])
 def test_a_state_is_updated_about_as_often_as_its_owner_commits(
     monkeypatch: pytest.MonkeyPatch, commit_interval: str, interval_s: float

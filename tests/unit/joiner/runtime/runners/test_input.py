@@ -1,13 +1,14 @@
-"""How many messages are read at a time if each may hold many records?"""
+"""How many messages are read at a time if each may hold many records? When is the consumer connected and closed?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from joiner.operators import AlignSettings
 from joiner.runtime.kafka.batches.messages import Read
@@ -93,12 +94,28 @@ class FakeReader:
     def remove(self, topic: str, unit: int) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 class FakeConsumer:
     """Accepts calls."""
 
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.is_closed = False
+        self.while_asked: Callable[[], None] = lambda: None
+
     def incremental_unassign(self, places: Iterable[Any]) -> None:
         pass
+
+    def get_watermark_offsets(self, place: TopicPartition, **_options: Any) -> tuple[int, int]:
+        self.asked.append(place.topic)
+        self.while_asked()
+        return 0, 0
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 def make_input(monkeypatch: pytest.MonkeyPatch, *given: Read, aligns: Sequence[AlignSettings] = ()) -> InputConsumer:
@@ -133,3 +150,29 @@ def test_what_was_read_of_a_unit_is_dropped_with_it(monkeypatch: pytest.MonkeyPa
     found.remove(0, [DATA], [])
     assert [offsets(found.read(10, 0)) for _ in range(2)] == [{(1, DATA): [0]}, {(1, DATA): [1]}]
     assert found.read(10, 0) == Read({}, {}, [])
+
+
+def test_a_consumer_is_not_closed_while_another_thread_connects_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = make_input(monkeypatch)
+    consumer: Any = found._consumer  # noqa: SLF001 - the fake
+    consumer.while_asked = found.close
+    found.connect(0)
+    assert (consumer.asked, consumer.is_closed) == ([DATA], False)
+    found.connect(0)
+    assert consumer.asked == [DATA], "nothing is asked of a closed consumer"
+    found.close()
+    assert consumer.is_closed
+
+
+def test_errors_of_connecting_early_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001 - the public name
+
+    found = make_input(monkeypatch)
+    consumer: Any = found._consumer  # noqa: SLF001 - the fake
+    consumer.while_asked = fail
+    found.connect_early(0)
+    with pytest.raises(KafkaException):
+        found.connect(0)
+    found.close()
+    assert consumer.is_closed, "a call that has failed no longer uses it"
