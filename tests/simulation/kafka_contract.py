@@ -6,6 +6,7 @@ tests/integration/test_kafka_contract on a real server, each through a `Cluster`
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any, Protocol
@@ -35,6 +36,7 @@ _ATTEMPTS_MAX = 50
 LOOKS_MAX = 400
 LOOK_S = 0.1
 _ANSWER_S = 5.0
+_WAITS_S = 60.0
 _SESSION_MS = 6000
 
 
@@ -307,6 +309,19 @@ class KafkaContract:
         found = next(message for _ in range(LOOKS_MAX) if (message := reader.poll(LOOK_S)) is not None)
         assert (found.error().code(), found.topic(), found.partition()) == (_OUT_OF_RANGE, topic, 0)
         reader.close()
+
+    def test_a_reader_does_not_wait_for_more_than_has_arrived(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic()
+        producer = producer_of(cluster, topic)
+        open_transaction(producer, topic, b"one", b"two")
+        producer.commit_transaction(30)
+        assert read_until(cluster, topic, 3) == [b"one", b"two"]
+        with closing(make_reader(cluster.kafka, "contract")) as reader:
+            reader.assign([TopicPartition(topic, 0, 0)])
+            began_s = time.monotonic()
+            found = reader.consume(1000, _WAITS_S)
+            assert [message.value() for message in found if message.error() is None] == [b"one", b"two"]
+            assert time.monotonic() - began_s < _WAITS_S / 2
 
     @pytest.mark.parametrize("removed", [2, 4])
     def test_the_last_records_are_those_that_are_left(self, cluster: Cluster, removed: int) -> None:

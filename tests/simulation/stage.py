@@ -101,6 +101,7 @@ def on_stage(world: World) -> Iterator[None]:
     """Patch the joiner's modules to run in ``world``."""
     replaced: list[tuple[Any, str, Any]] = [
         (clients, "Consumer", lambda config, **_: MemoryConsumer(world.link, config)),
+        (clients, "PromptConsumer", lambda config, **_: MemoryConsumer(world.link, config)),
         (clients, "Producer", lambda config, **_: MemoryProducer(world.link, config)),
         (groups, "Consumer", lambda config: MemoryConsumer(world.link, config)),
         (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),

@@ -26,7 +26,7 @@ TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 0.1
 
 READ_WAIT_S: Final = 0.01
-"""How long `Consumer.consume` waits for a batch to fill, even at the end of the log."""
+"""How long reading part of a log waits for messages before it looks whether to go on."""
 
 EOF_CODE: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the public name of the constant
 
@@ -35,6 +35,36 @@ LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 KAFKA_LOG: Final = client_logger("joiner.kafka")
 
+_COMMITTED: Final[dict[str, str | float | bool]] = {
+    "enable_auto_commit": False,
+    "enable_auto_offset_store": False,
+    "auto_offset_reset": "error",
+    "isolation_level": "read_committed",
+    "check_crcs": True,
+}
+
+_TO_THE_END: Final[dict[str, str | float | bool]] = {
+    "enable_partition_eof": True,
+    "fetch_wait_max_ms": 10,
+    "fetch_queue_backoff_ms": 2,
+}
+"""The end of a log is reported quickly: brokers wait at most 10 ms for more data."""
+
+
+class PromptConsumer(Consumer):
+    """A consumer whose `consume` returns as soon as something has arrived.
+
+    That of the library waits until it has as many messages as may be returned, or for the whole timeout. At the end of
+    a log, that is always the whole timeout.
+    """
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """Return what has arrived, but no more than ``num_messages``. Wait up to ``timeout`` seconds for the first."""
+        found = super().consume(1, timeout)
+        if found and num_messages > 1:
+            found += super().consume(num_messages - 1, 0)
+        return found
+
 
 def make_consumer(
     kafka: KafkaSettings,
@@ -42,21 +72,18 @@ def make_consumer(
     **more: str | float | bool,
 ) -> Consumer:
     """Create a read-committed consumer that never commits or resets offsets on its own."""
-    settings: dict[str, str | float | bool] = {
-        "group_id": group,
-        "enable_auto_commit": False,
-        "enable_auto_offset_store": False,
-        "auto_offset_reset": "error",
-        "isolation_level": "read_committed",
-        "check_crcs": True,
-    }
-    return Consumer(kafka.client_config(**(settings | more)), logger=KAFKA_LOG)
+    return Consumer(kafka.client_config(**(_COMMITTED | {"group_id": group} | more)), logger=KAFKA_LOG)
 
 
 def make_reader(kafka: KafkaSettings, group: str, **more: str | float | bool) -> Consumer:
-    """Create a consumer that quickly reports the end of a log: brokers wait at most 10 ms for more data."""
-    quick: dict[str, str | float | bool] = {"fetch_wait_max_ms": 10, "fetch_queue_backoff_ms": 2}
-    return make_consumer(kafka, group, enable_partition_eof=True, **(quick | more))
+    """Create a consumer that quickly returns what a log contains, and quickly reports its end."""
+    config = kafka.client_config(**(_COMMITTED | _TO_THE_END | {"group_id": group} | more))
+    return PromptConsumer(config, logger=KAFKA_LOG)
+
+
+def make_batch_consumer(kafka: KafkaSettings, group: str) -> Consumer:
+    """Create a consumer like that of `make_reader`, except that it waits for full batches, so that they are larger."""
+    return make_consumer(kafka, group, **_TO_THE_END)
 
 
 def make_producer(kafka: KafkaSettings, **more: str | float | bool) -> Producer:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer
 
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.gaps import GapVerifier
-from joiner.runtime.kafka.clients import log_range, make_consumer, make_reader
+from joiner.runtime.kafka.clients import log_range, make_batch_consumer, make_consumer, make_reader
 from joiner.runtime.settings import JoinerSettings
 
 if TYPE_CHECKING:
     from joiner.runtime.model import Basis, StateLog
+
+_FETCH_WAIT_MS: Final = 1
+"""How long brokers wait for more data at the end of a log. A claim reads four logs to their end, one after another."""
 
 
 class ClaimCancelled(Exception):
@@ -45,23 +48,26 @@ class Readers:
     @cached_property
     def everything(self) -> Consumer:
         """Reads all records, including uncommitted and aborted ones."""
-        more = {"isolation_level": "read_uncommitted"}
-        return make_reader(self.settings.kafka, self.settings.application.name, **more)
+        return self._make_reader(isolation_level="read_uncommitted")
 
     @cached_property
     def log(self) -> Consumer:
         """Reads committed data to the end of a log."""
-        return make_reader(self.settings.kafka, self.settings.application.name)
+        return self._make_reader()
 
     @cached_property
     def input(self) -> Consumer:
         """Reads ranges of the input. Only for `read_range`, which may redirect messages away from the consumer."""
-        return make_reader(self.settings.kafka, self.settings.application.name)
+        return make_batch_consumer(self.settings.kafka, self.settings.application.name)
 
     @cached_property
     def gaps(self) -> GapVerifier:
         """Verifies gaps in the input. Its consumer connects at the first gap."""
         return GapVerifier(self.settings, self.clock)
+
+    def _make_reader(self, **more: str) -> Consumer:
+        settings = self.settings
+        return make_reader(settings.kafka, settings.application.name, fetch_wait_max_ms=_FETCH_WAIT_MS, **more)
 
     def connect(self, unit: int) -> None:
         """Connect all consumers. Raises KafkaException if a request fails, and `ClaimCancelled` as `check` does."""

@@ -35,10 +35,10 @@ def read_range(
     """Read the input of a unit from ``begin`` up to ``end``, and yield it in parts of at most ``at_once`` messages.
 
     Each part consists of its messages by topic and, for each topic, the offset to continue from. There need not be a
-    message at that offset; after the last part, the offsets are ``end``. ``consumer`` must come from `make_reader` and
-    is left without assigned partitions, even if reading fails or the generator is closed. ``options``: see
-    `make_batch_reader`. ``check`` is called before each read; it may raise an exception to stop reading. Raises
-    KafkaException on an error, or if nothing arrives for `TIMEOUT_S`.
+    message at that offset; after the last part, the offsets are ``end``. ``consumer`` must come from
+    `make_batch_consumer` or `make_reader`. It is left without assigned partitions, even if reading fails or the
+    generator is closed. ``options``: see `make_batch_reader`. ``check`` is called before each read; it may raise an
+    exception to stop reading. Raises KafkaException on an error, or if nothing arrives for `TIMEOUT_S`.
     """
     vector = dict(begin)
     topics = [topic for topic, at in begin.items() if at < end[topic]]

@@ -85,8 +85,9 @@ def test_a_build_that_is_no_longer_wanted_sends_no_further_request(monkeypatch: 
     closed: list[Client] = []
     requests: list[Any] = []
 
-    for name, stand_in in {"make_consumer": make, "make_reader": make, "log_range": request}.items():
-        monkeypatch.setattr(readers_module, name, stand_in)
+    for name in ("make_consumer", "make_reader", "make_batch_consumer"):
+        monkeypatch.setattr(readers_module, name, make)
+    monkeypatch.setattr(readers_module, "log_range", request)
     with pytest.raises(ClaimCancelled):
         warm_up(make_settings(), 0, SERVICES, Claimant("run", "two"), is_over=lambda: len(requests) == 3)
     assert (len(requests), len(closed)) == (3, 4)
