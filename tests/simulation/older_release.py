@@ -19,11 +19,15 @@ class OlderMembership(GroupMembership):
     follow: Final = frozenset[int]()
     has_heirs: Final = False
     is_current: Final = True
+    has_news: Final = False
 
     def __init__(self, settings: JoinerSettings, claimant: Claimant, host: Host, services: Services) -> None:
         super().__init__(settings, claimant.site, host.give_back, services.clock)
         # It does not read what the instances of the newer release agree on.
         self.state = SiteState(claimant.site)
+
+    def wake(self) -> None:
+        """Nothing: the next poll comes soon enough."""
 
     def leave(self) -> None:
         """Nothing: the group learns of it when the membership is closed."""

@@ -121,6 +121,7 @@ class SiteMembership:
         self._epoch = 0
         self._lock = threading.Lock()
         self._is_over = threading.Event()
+        self._news = threading.Event()
         self._thread = start_thread(self._stay_alive)
 
     @property
@@ -145,6 +146,18 @@ class SiteMembership:
         is_in_touch = member.is_in_touch(self._clock.monotonic_s(), _AWAY_S)
         return member.has_others and not member.is_mixed and is_in_touch
 
+    @property
+    def has_news(self) -> bool:
+        """Whether something has happened since the last poll that the next one should not wait for.
+
+        Without the thread, as in the simulation, a poll is due only after its interval.
+        """
+        return self._thread is not None and self._news.is_set()
+
+    def wake(self) -> None:
+        """Have `has_news` return True until the next poll. Thread-safe."""
+        self._news.set()
+
     def leave(self) -> None:
         """Ask for this instance's units to be assigned to others."""
         self._member.leaving = True
@@ -154,6 +167,7 @@ class SiteMembership:
 
         Raises `InstanceReplaced` if another process has started under the same instance name.
         """
+        self._news.clear()
         self._group.poll()
         self._older.poll()
         # A report written after an order must not describe the situation before it.
@@ -225,14 +239,20 @@ class SiteMembership:
 
     def _stay_alive(self) -> None:
         while not self._is_over.wait(_TURN_S):
-            with self._lock:
-                if self._clock.monotonic_s() - self._polled_s >= _STUCK_S:
-                    continue
-                try:
-                    self._turn()
-                except Exception:  # noqa: BLE001 - a defect must not stop the heartbeats
-                    _log.exception("the control topic could not be processed")
-                    self._is_over.wait(_PAUSE_S)
+            self._turn_in_thread()
+
+    def _turn_in_thread(self) -> None:
+        with self._lock:
+            if self._clock.monotonic_s() - self._polled_s >= _STUCK_S:
+                return
+            try:
+                version = self._member.state.version
+                self._turn()
+                if self._member.state.version != version:
+                    self.wake()
+            except Exception:  # noqa: BLE001 - a defect must not stop the heartbeats
+                _log.exception("the control topic could not be processed")
+                self._is_over.wait(_PAUSE_S)
 
     def _note_silence(self) -> None:
         """Log a warning if, for some time, this process has not read back what it writes."""

@@ -43,8 +43,15 @@ class _ClaimUnderWay(Generic[_Claimed]):
 class ConcurrentClaims(Generic[_Claimed]):
     """Manages the claims in progress. Must be used only by the runner's own thread."""
 
-    def __init__(self, claim: ClaimFunction[_Claimed], pool: Executor, clock: Clock) -> None:
-        self._claim, self._pool, self._clock = claim, pool, clock
+    def __init__(
+        self,
+        claim: ClaimFunction[_Claimed],
+        pool: Executor,
+        clock: Clock,
+        note_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``note_end`` is called in a thread of the pool when a claim has ended."""
+        self._claim, self._pool, self._clock, self._note_end = claim, pool, clock, note_end
         self._units: dict[int, _ClaimUnderWay[_Claimed]] = {}
 
     @property
@@ -60,7 +67,9 @@ class ConcurrentClaims(Generic[_Claimed]):
         if number in self._units:
             return False
         over = threading.Event()
-        self._units[number] = _ClaimUnderWay(self._pool.submit(self._claim, number, claimant, warm, over.is_set), over)
+        outcome = self._pool.submit(self._claim, number, claimant, warm, over.is_set)
+        self._units[number] = _ClaimUnderWay(outcome, over)
+        outcome.add_done_callback(lambda _: self._note_end())
         return True
 
     def finished(self, units: AbstractSet[int]) -> list[tuple[int, _Claimed | None]]:

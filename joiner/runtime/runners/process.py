@@ -44,7 +44,8 @@ _LAST_COMMIT_S: Final = 3.0
 Kafka does not respond."""
 
 _POLL_S: Final = 0.02
-"""The minimum time between two checks of assignments, claims and moves. Turns may follow each other more quickly."""
+"""The minimum time between two checks of assignments, claims and moves, unless there is news. Turns may follow each
+other more quickly."""
 
 _HAND_OVER_S: Final = 2.0
 """Time limit for handing the units over to other instances at shutdown."""
@@ -178,13 +179,24 @@ class ProcessLoop:
         self.tasks = ProcessTasks(settings, services, metrics)
         self._followers = Followers(settings, claimant, services, self.tasks.prepare_early)
         self.supervisor: Supervisor[ActiveTask] = Supervisor(
-            settings, claimant, self.tasks, services, metrics, standby=standby, take_warm=self._followers.take
+            settings,
+            claimant,
+            self.tasks,
+            services,
+            metrics,
+            standby=standby,
+            take_warm=self._followers.take,
+            wake=self._wake,
         )
         self._membership = SiteMembership(settings, claimant, self, services)
         self._units = settings.topics.partitions
         self._leaves_s: float | None = None
         self._polled_s = -math.inf
         telemetry.why_unready = self.why_unready
+
+    def _wake(self) -> None:
+        """Have the next poll not wait. Thread-safe."""
+        self._membership.wake()
 
     def statuses(self) -> Mapping[int, UnitStatus]:
         """Return the figures that the metrics show for each unit. Thread-safe."""
@@ -222,7 +234,7 @@ class ProcessLoop:
 
     def _poll(self) -> None:
         now_s = self._clock.monotonic_s()
-        if now_s - self._polled_s < _POLL_S:
+        if now_s - self._polled_s < _POLL_S and not self._membership.has_news:
             return
         self._polled_s = now_s
         self._membership.poll()

@@ -104,8 +104,12 @@ class Supervisor(Generic[_Task]):
         *,
         standby: bool,
         take_warm: Callable[[int], Warm | None] = lambda _: None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """``standby``: whether to wait for units that belong to other sites. ``take_warm``: see `Followers.take`."""
+        """``standby``: whether to wait for units that belong to other sites. ``take_warm``: see `Followers.take`.
+
+        ``wake`` is called, in another thread, when `poll` should be called again soon.
+        """
         self._take_warm = take_warm
         self._settings = settings
         self._execution = execution
@@ -126,7 +130,7 @@ class Supervisor(Generic[_Task]):
             services.clock,
             fenced=metrics.fenced,
         )
-        self._claims: ConcurrentClaims[_Task] = ConcurrentClaims(self._claim, services.pool, services.clock)
+        self._claims: ConcurrentClaims[_Task] = ConcurrentClaims(self._claim, services.pool, services.clock, wake)
         self._reports = UnitReports(claimant, services.pool, services.control.write, services.clock)
 
     def poll(self, units: AbstractSet[int], *, is_current: bool = True) -> None:

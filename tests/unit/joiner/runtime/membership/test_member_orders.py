@@ -215,3 +215,33 @@ def test_a_process_gets_an_order_to_try_a_unit_again(*, is_mixed: bool, monkeypa
     membership.poll()
     assert host.retried == [{1}]
     assert membership.state.is_mixed == is_mixed
+
+
+def test_a_process_does_not_wait_with_what_its_thread_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, clock = Log(), ManualClock()
+    older = SimpleNamespace(is_known=True, is_running=False, poll=lambda: None)
+    monkeypatch.setattr(site, "MemberLog", lambda _settings: log)
+    monkeypatch.setattr(site, "GroupMembership", Group)
+    monkeypatch.setattr(site, "OlderRelease", lambda *_given: older)
+    monkeypatch.setattr(site, "start_thread", lambda _target: "a thread")
+    services: Any = SimpleNamespace(clock=clock, admin=None)
+    membership = SiteMembership(make_settings(partitions=UNITS), Claimant("run of a", "a"), Host(), services)
+
+    def has_news() -> bool:
+        return membership.has_news
+
+    while not log.written(Heartbeat) or clock.now_s < 1002.0:
+        membership.poll()
+        clock.now_s += 0.1
+    membership._turn_in_thread()  # noqa: SLF001 - as the thread does
+    membership.poll()
+    assert not has_news()
+    membership._turn_in_thread()  # noqa: SLF001 - as the thread does
+    assert not has_news(), "its own heartbeat says nothing new"
+    log.write(Heartbeat(site="process", instance="b", run="run of b"))
+    membership._turn_in_thread()  # noqa: SLF001 - as the thread does
+    assert has_news()
+    membership.poll()
+    assert not has_news()
+    membership.wake()
+    assert has_news()

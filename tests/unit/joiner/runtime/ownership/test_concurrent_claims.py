@@ -44,6 +44,22 @@ class Work:
         self.adopted |= {number: taken for number, taken in finished if taken is not None}
 
 
+def test_the_end_of_a_claim_is_noted_once_its_outcome_is_there(pool: ThreadPoolExecutor, work: Work) -> None:
+    found: list[list[tuple[int, str | None]]] = []
+    ended = threading.Event()
+
+    def note() -> None:
+        found.append(claims.finished({0}))
+        ended.set()
+
+    claims: ConcurrentClaims[str] = ConcurrentClaims(work.take, pool, SystemClock(), note)
+    claims.begin(0)
+    assert not ended.wait(0.05)
+    work.ends[0].set()
+    assert ended.wait(DEADLINE_S)
+    assert found == [[(0, "unit 0")]]
+
+
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(4) as made:
