@@ -13,7 +13,7 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.clients import TIMEOUT_S, is_passing, log_range, make_consumer, timed_out
+from joiner.runtime.kafka.clients import TIMEOUT_S, is_passing, log_range, make_reader, timed_out
 from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.settings import JoinerSettings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 10_000
 _WAIT_S: Final = 0.01
-"""How long `Consumer.consume` waits for a batch to fill."""
+"""How long a read waits for records before it looks at the time."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,9 @@ class GapVerifier:
         """Verify all gaps of a batch in one pass. There may be hundreds, and a request for each would be slow."""
         if self._consumer is None:
             name = self._settings.application.name
-            self._consumer = make_consumer(self._settings.kafka, name, fetch_wait_max_ms=1, fetch_queue_backoff_ms=2)
+            # A gap is not at the end of a log, so no end needs to be reported.
+            more = {"fetch_wait_max_ms": 1, "enable_partition_eof": False}
+            self._consumer = make_reader(self._settings.kafka, name, **more)
         begin, last = gaps[0][0], gaps[-1][1]
         low, _ = log_range(self._consumer, topic, number)
         if low > begin:

@@ -152,7 +152,7 @@ def batch_of(offsets: Sequence[int]) -> dict[str, Messages]:
 
 
 def second_reader(monkeypatch: pytest.MonkeyPatch, log: Log) -> GapVerifier:
-    monkeypatch.setattr(gaps, "make_consumer", lambda *_given, **_more: log)
+    monkeypatch.setattr(gaps, "make_reader", lambda *_given, **_more: log)
     return GapVerifier(make_settings(), SystemClock())
 
 
@@ -176,7 +176,7 @@ def test_a_record_that_lies_in_any_gap_is_found(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_offsets_without_a_gap_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gaps, "make_consumer", None)
+    monkeypatch.setattr(gaps, "make_reader", None)
     reader = GapVerifier(make_settings(), SystemClock())
     reader.check(0, {DATA: 5}, batch_of(range(5, 5000)))
     reader.close()
@@ -225,7 +225,7 @@ def test_all_replays_of_a_unit_verify_gaps_with_one_consumer(monkeypatch: pytest
         return made[-1]
 
     monkeypatch.setattr(restore, "read_range", read)
-    monkeypatch.setattr(gaps, "make_consumer", make_consumer)
+    monkeypatch.setattr(gaps, "make_reader", make_consumer)
     monkeypatch.setattr(Readers, "input", None)
     settings = make_settings()
     readers, unit = Readers(settings, SystemClock()), Unit(settings, 0, {DATA: 0})
