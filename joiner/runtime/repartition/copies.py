@@ -22,7 +22,7 @@ from joiner.mapping.reading import MappedTopic
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.registry import schemas_of
 from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, within
-from joiner.runtime.repartition.merging import Part, merged_order
+from joiner.runtime.repartition.merging import Part, Place, merged_order
 from joiner.runtime.repartition.prior import RepartitionError, origin_of, reset_offset
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decoding.messages import Messages
@@ -89,7 +89,8 @@ class CopyWriter:
     def commit(self, parts: Sequence[Part], offsets: Sequence[TopicPartition], member: Consumer) -> None:
         """Copy messages, and commit ``offsets`` as those of ``member``'s group, in one transaction.
 
-        Raises `CopyRefused` if Kafka refuses a copy.
+        Raises `CopyRefused` if Kafka refuses a copy, or the client itself. In the latter case, the messages before it
+        have been committed, so that it alone is left out if somebody sets the offset behind it.
         """
         try:
             self._commit(parts, offsets, member)
@@ -109,7 +110,9 @@ class CopyWriter:
         deadline_s = self._clock.monotonic_s() + TRANSACTION_S
         self._producer.begin_transaction()
         self._is_open = True
-        self._copy(parts)
+        stopped = self._copy(parts)
+        if stopped is not None:
+            offsets = [stopped.cut(place) for place in offsets]
         # After copying, so that a rebalance in the meantime that leaves the partitions here does no harm.
         group = member.consumer_group_metadata()
         send = self._producer.send_offsets_to_transaction
@@ -124,6 +127,8 @@ class CopyWriter:
             else:
                 break
         self._is_open = False
+        if stopped is not None:
+            raise stopped.error
 
     def close(self) -> None:
         """Abort an open transaction if that is possible at once, so that nobody waits for its timeout."""
@@ -131,16 +136,27 @@ class CopyWriter:
             with suppress(KafkaException):
                 within(_ABORT_S + 1.0, self._producer.abort_transaction, _ABORT_S)
 
-    def _copy(self, parts: Sequence[Part]) -> None:
-        """Copy the messages of several partitions in the order of their times, and in order within a partition."""
+    def _copy(self, parts: Sequence[Part]) -> _Stopped | None:
+        """Copy the messages of several partitions in the order of their times, and in order within a partition.
+
+        Return where that has stopped if the client refuses a message.
+        """
         if not parts:
-            return
+            return None
         columns = [_columns(part.messages) for part in parts]
+        next_rows = [0] * len(parts)
         for number, row in merged_order(parts):
             topic, source, _ = parts[number]
             offsets, times_ms, keys, values = columns[number]
             origin = Origin(topic, source, offsets[row], self._facts[topic].topic_id)
-            self._copy_one(origin, times_ms[row], keys[row], values[row])
+            try:
+                self._copy_one(origin, times_ms[row], keys[row], values[row])
+            except CopyRefused as error:
+                rows = zip(parts, columns, next_rows, strict=True)
+                left = {part[:2]: column[0][at] for part, column, at in rows if at < len(column[0])}
+                return _Stopped(error, left)
+            next_rows[number] = row + 1
+        return None
 
     def _copy_one(self, origin: Origin, at_ms: int, source_key: bytes | None, value: bytes | None) -> None:
         thing = self._mappings[origin.topic].thing_of(value, source_key)
@@ -200,6 +216,18 @@ class CopyRefused(RepartitionError):
         error, (self.topic, partition, offset, _), size = refused
         message = f"{self.topic} partition {partition} offset {offset} ({size} bytes) cannot be copied to {target}: "
         super().__init__(f"{message}{error.str()}: {way_out}")
+
+
+class _Stopped(NamedTuple):
+    """Why copying has stopped before its end, and the first offset that is not copied, by partition."""
+
+    error: CopyRefused
+    left: Mapping[Place, int]
+
+    def cut(self, place: TopicPartition) -> TopicPartition:
+        """Return an offset to commit, or the first one that is not copied."""
+        at = self.left.get((place.topic, place.partition), place.offset)
+        return TopicPartition(place.topic, place.partition, at, place.metadata)
 
 
 def _columns(messages: Messages) -> tuple[list[int], list[int], Sequence[bytes | None], list[bytes | None]]:

@@ -43,10 +43,10 @@ def writer_of(**stream: Any) -> CopyWriter:
     return CopyWriter(make_settings(stream=[SPEED | stream], partitions=4), FACTS, ManualClock())
 
 
-def part(*messages: tuple[bytes | None, bytes | None], at_ms: int = 77) -> Part:
+def part(*messages: tuple[bytes | None, bytes | None], at_ms: int = 77, partition: int = 6) -> Part:
     values, keys = [value for value, _ in messages], [key for _, key in messages]
     offsets = range(10, 10 + len(messages))
-    return Part("plant", 6, Messages.of(offsets, [at_ms] * len(messages), values, keys))
+    return Part("plant", partition, Messages.of(offsets, [at_ms] * len(messages), values, keys))
 
 
 def copied(producer: RecordingProducer, writer: CopyWriter, given: Part) -> list[Produced]:
@@ -153,6 +153,33 @@ def test_a_message_that_is_too_large_for_the_client_is_named_with_how_to_leave_i
     leave_out = "--group lsb/repartition --topic plant:6 --reset-offsets --to-offset 11 "
     with pytest.raises(CopyRefused, match=f"plant partition 6 offset 10 .*to leave it out, stop all .*{leave_out}"):
         copied(producer, writer_of(), part((b"{}", None)))
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_what_is_before_a_message_that_is_too_large_for_the_client_is_copied_and_nothing_else(
+    producer: RecordingProducer, place: int
+) -> None:
+    """The advice is to set the offset behind it: what has not been copied before it would be lost."""
+    producer.faults["produce"] = [*[None] * place, error(KafkaError.MSG_SIZE_TOO_LARGE)]
+    parts = [
+        part((b"1", None), (b"3", None), at_ms=1, partition=5),
+        part((b"5", None), (b"7", None), at_ms=2),
+        part((b"9", None), at_ms=3, partition=7),
+    ]
+    ends = [TopicPartition("plant", number, 13, f"note {number}") for number in (4, 5, 6, 7)]
+    writer = writer_of()
+    partition, refused = (5, 6)[place // 2], 10 + place % 2
+    with pytest.raises(CopyRefused, match=f"partition {partition} offset {refused} .* --to-offset {refused + 1} "):
+        writer.commit(parts, ends, MEMBER)
+    assert [copy.value for copy in producer.committed] == [b"1", b"3", b"5", b"7"][:place]
+    assert producer.offsets == {
+        ("plant", 4): (13, "note 4"),
+        ("plant", 5): (13 if partition == 6 else refused, "note 5"),
+        ("plant", 6): (refused if partition == 6 else 10, "note 6"),
+        ("plant", 7): (10, "note 7"),
+    }
+    writer.close()
+    assert producer.aborts == 0
 
 
 def test_the_member_is_asked_for_its_generation_after_the_copies(producer: RecordingProducer) -> None:
