@@ -169,11 +169,12 @@ def test_a_frozen_process_that_has_lost_its_partitions_commits_no_copies(
     assert (frozen.stop(), other.stop()) == (0, 0)
 
 
+@pytest.mark.long
 def test_a_transaction_that_does_not_end_keeps_only_its_partition_from_being_copied(pipeline: Repartitioned) -> None:
     """Kafka does not tell the offset that the transaction may change, and may have forgotten to end it."""
     app = pipeline.app
     settings, entries = app.settings(), entries_of(0, 300)
-    producer = make_producer(settings.kafka, transactional_id=f"{app.name}-open")
+    producer = make_producer(settings.kafka, transactional_id=f"{app.name}-open", transaction_timeout_ms=300_000)
     producer.init_transactions(DEADLINE_S)
     producer.begin_transaction()
     with closing(make_consumer(settings.kafka, settings.repartition_group)) as stranger:

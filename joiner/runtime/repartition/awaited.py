@@ -1,8 +1,10 @@
 """Asks for the committed offsets of assigned partitions until Kafka tells them.
 
 Kafka does not tell an offset as long as a transaction that changes it is open. The client then asks again until its
-timeout, and returns none of the offsets that it was asked for together. Each partition is therefore asked for alone
-after that. Otherwise, a transaction that Kafka has forgotten to end would keep all partitions from being copied.
+timeout, and returns none of the offsets that it was asked for together. At first, that is right: if the transaction of
+a process that has died ends soon, all partitions are copied from then on, merged by time. Otherwise, what has piled up
+in one of them would be copied behind later messages from the others, and be late. A partition that has waited for long
+is asked for alone: a transaction that Kafka has forgotten to end would keep all partitions from being copied.
 """
 
 from __future__ import annotations
@@ -26,9 +28,12 @@ if TYPE_CHECKING:
 ASK_S: Final = 0.5
 """How long to wait for an answer, and until the next request."""
 
-LONG_S: Final = TRANSACTION_S + 15.0
-"""After how long a partition that still waits is reported, and how often. A transaction of a process that has died ends
-by then: by default, Kafka looks every 10 s for transactions that have timed out."""
+ALONE_S: Final = TRANSACTION_S + 15.0
+"""After how long a partition is asked for alone. A transaction of a process that has died ends by then: by default,
+Kafka looks every 10 s for transactions that have timed out."""
+
+LONG_S: Final = 2 * ALONE_S
+"""After how long a partition that still waits is reported, and how often."""
 
 SELDOM_S: Final = 5.0
 """The time between requests if all have waited for long. Nothing is copied while an answer is waited for."""
@@ -45,8 +50,6 @@ class AwaitedOffsets:
         self._since: dict[Place, float] = {}
         """When each of them was added. The first is the next one to be asked for."""
         self._counts: dict[Place, int] = {}
-        self._is_together = True
-        """Whether to ask for all of them at once."""
         self._next_s = self._warn_s = 0.0
 
     @property
@@ -57,7 +60,7 @@ class AwaitedOffsets:
     def add(self, places: Collection[Place]) -> None:
         """Await the offsets of these partitions from now on."""
         self._since |= dict.fromkeys(places, self._clock.monotonic_s())
-        self._is_together, self._next_s = True, 0.0
+        self._next_s = 0.0
 
     def remove(self, place: Place) -> None:
         """Await the offset of a partition no longer."""
@@ -69,13 +72,13 @@ class AwaitedOffsets:
 
         Sends no request until the next one is due. Blocks for up to three times `ASK_S`. Raises KafkaException.
         """
-        if not self._since or self._clock.monotonic_s() < self._next_s:
+        now_s = self._clock.monotonic_s()
+        if not self._since or now_s < self._next_s:
             return []
-        is_one = len(self._since) == 1
-        told = self._request([*self._since]) if self._is_together or is_one else []
-        self._is_together = bool(told)
-        if not told and not is_one:
-            told = self._request_each()
+        recent = [place for place, since_s in self._since.items() if now_s - since_s <= ALONE_S]
+        others = [place for place, since_s in self._since.items() if now_s - since_s > ALONE_S]
+        told = self._request(recent) if recent else []
+        told += self._request_each(others)
         for place in told:
             self.remove((place.topic, place.partition))
         now_s = self._clock.monotonic_s()
@@ -93,11 +96,11 @@ class AwaitedOffsets:
             return []
         return [place for place in found if place.error is None]
 
-    def _request_each(self) -> list[TopicPartition]:
+    def _request_each(self, places: list[Place]) -> list[TopicPartition]:
         """Ask for one after the other, until one of them is not told, or time is up. The others are then next."""
         told: list[TopicPartition] = []
         until_s = self._clock.monotonic_s() + ASK_S
-        for place in [*self._since]:
+        for place in places:
             if self._clock.monotonic_s() > until_s:
                 break
             found = self._request([place])

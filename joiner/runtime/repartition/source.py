@@ -1,8 +1,8 @@
 """Reads the topics to copy, as a member of the consumer group of all processes that repartition.
 
 The group assigns the partitions, and its generation fences members that have lost theirs. A partition is read once its
-committed offset is known: as long as the transaction of another process is open, Kafka does not tell the offset. Other
-partitions are read in the meantime.
+committed offset is known: as long as the transaction of another process is open, Kafka does not tell the offset.
+Partitions that are assigned together begin together, unless that takes too long.
 """
 
 from __future__ import annotations
