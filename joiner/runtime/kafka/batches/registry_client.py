@@ -228,16 +228,22 @@ class _Connection:
     def _reach(self, host: str, port: int) -> socket.socket:
         """Connect to one of a host's addresses.
 
-        The client of the standard library would wait for each of them as long as for all together.
+        The client of the standard library would wait for each of them as long as for all together. Here, one that does
+        not answer leaves as much time to each of the others.
         """
         problem = OSError("its host has no address")
-        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            reached = socket.socket(family, kind, protocol)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for number, (family, kind, protocol, _, address) in enumerate(found):
+            reached = None
             try:
-                reached.settimeout(self._left_s())
+                # Fails if the system has no IPv6, for example.
+                reached = socket.socket(family, kind, protocol)
+                reached.settimeout(self._left_s() / (len(found) - number))
                 reached.connect(address)
+                reached.settimeout(self._left_s())
             except OSError as error:
-                reached.close()
+                if reached is not None:
+                    reached.close()
                 problem = error
             else:
                 return reached

@@ -180,26 +180,53 @@ def test_an_answer_that_trickles_ends_at_the_deadline(begin: bytes) -> None:
             thread.join()
 
 
-def test_all_addresses_of_a_host_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def silent() -> Iterator[tuple[str, int]]:
+    """Yield an address at which connections are neither accepted nor refused."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as waiting:
         address = server.getsockname()
         for _ in range(4):  # until no more are accepted
             one = waiting.enter_context(socket.socket())
             one.settimeout(0)
             one.connect_ex(address)
-        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address)] * 40
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        yield address
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int], family: int = socket.AF_INET) -> None:
+    """Let any host have these addresses. ``family``: of the first one."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+    found[0] = (family, *found[0][1:])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+
+def test_all_addresses_of_a_host_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    with silent() as address:
+        resolve_to(monkeypatch, *[address] * 40)
         begun_s = time.monotonic()
         with pytest.raises(UnreachableError, match=r"does not answer within 0\.3 s"):
             client_of(url="http://registry", timeout="300ms").fetch(7)
         assert time.monotonic() - begun_s < 6
 
 
+def test_an_address_that_does_not_answer_leaves_time_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served({"/schemas/ids/7": Answer(200, {"schema": "W"})}) as (url, _), silent() as address:
+        port = int(url.rpartition(":")[2])
+        resolve_to(monkeypatch, address, ("127.0.0.1", port))
+        assert client_of(url="http://registry", timeout="2s").fetch(7) == RegisteredSchema("AVRO", "W")
+
+
+def test_an_address_that_the_system_cannot_use_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many names have IPv6 addresses, and some systems have no IPv6."""
+    with served({"/schemas/ids/7": Answer(200, {"schema": "W"})}) as (url, _):
+        port = int(url.rpartition(":")[2])
+        resolve_to(monkeypatch, ("::1", port), ("127.0.0.1", port), family=9_999)
+        assert client_of(url="http://registry").fetch(7) == RegisteredSchema("AVRO", "W")
+
+
 def test_another_address_of_the_host_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     with served({"/schemas/ids/7": Answer(200, {"schema": "W"})}) as (url, _):
         port = int(url.rpartition(":")[2])
-        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", one)) for one in (1, port)]
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        resolve_to(monkeypatch, ("127.0.0.1", 1), ("127.0.0.1", port))
         assert client_of(url=f"http://registry:{port}").fetch(7) == RegisteredSchema("AVRO", "W")
     with pytest.raises(UnreachableError, match="refused"):
         client_of(url=f"http://registry:{port}").fetch(7)
