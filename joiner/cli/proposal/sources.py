@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 from pydantic import TypeAdapter, ValidationError
 
@@ -41,6 +41,10 @@ SCHEMAS_MAX: Final = 100
 
 SCHEMAS_S: Final = 30.0
 """How long the registry is asked for schemas in all. The last request can take longer by ``registry.timeout``."""
+
+_BACK: Final = (1, 100)
+"""How far a partition is looked back, in multiples of the wanted messages: further if nothing else is there than the
+markers of transactions, messages that were rolled back, and what compaction has removed."""
 
 _TOPICS_SHOWN: Final = 20
 _GROUP: Final = "lsb-init"
@@ -194,18 +198,29 @@ def read_topics(
             for partition in range(partitions):
                 if size >= limits.size:
                     break
-                low, high = log_range(consumer, name, partition)
-                start = max(low, high - math.ceil(limits.messages / partitions))
-                if start == high:
-                    continue
-                for message in read_to_end(consumer, clock, name, partition, start, high):
-                    key, value = message.key(), message.value()
-                    samples.append(Sample(partition, message.offset() or 0, message.timestamp()[1], key, value))
-                    size += len(key or b"") + len(value or b"")
+                count = math.ceil(limits.messages / partitions)
+                for sample in _last_messages(consumer, clock, name, partition, count):
+                    samples.append(sample)
+                    size += len(sample.key or b"") + len(sample.value or b"")
                     # Not before it is added: the first message may be larger than the share of its partition.
                     if size > limits.size * (partition + 1) / partitions:
                         break
             yield Source(name, partitions, samples, registry), _faults(admin, name, facts[name])
+
+
+def _last_messages(consumer: Consumer, clock: Clock, topic: str, partition: int, count: int) -> Iterator[Sample]:
+    """Yield up to ``count`` messages from the end of a partition. Raises KafkaException."""
+    low, high = log_range(consumer, topic, partition)
+    for factor in _BACK:
+        start = max(low, high - factor * count)
+        number = 0
+        for message in read_to_end(consumer, clock, topic, partition, start, high) if start < high else ():
+            number += 1
+            yield Sample(partition, message.offset() or 0, message.timestamp()[1], message.key(), message.value())
+            if number == count:
+                return
+        if number or start == low:
+            return
 
 
 def describe_missing_topics(missing: Sequence[str], existing: Iterable[str]) -> str:

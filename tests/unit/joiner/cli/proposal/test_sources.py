@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -164,12 +164,17 @@ class Polled:
 
 
 def sampled(
-    monkeypatch: pytest.MonkeyPatch, messages: dict[int, list[bytes | None]], count: int, partitions: int | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    messages: dict[int, list[bytes | None]],
+    count: int,
+    partitions: int | None = None,
+    hidden: Collection[int] = (),
 ) -> Source:
-    """Return the samples of a topic."""
+    """Return the samples of a topic. ``hidden``: the offsets at which there are no messages that can be read."""
 
     def read(_consumer: Any, _clock: Any, _topic: str, partition: int, start: int, end: int) -> Iterator[Polled]:
-        yield from (Polled(offset, messages[partition][offset]) for offset in range(start, end))
+        offsets = (offset for offset in range(start, end) if offset not in hidden)
+        yield from (Polled(offset, messages[partition][offset]) for offset in offsets)
 
     facts = {"plant": TopicFacts("id", partitions or len(messages))}
     monkeypatch.setattr(sources, "topic_facts", lambda *_: facts)
@@ -198,6 +203,21 @@ def test_a_message_that_is_larger_than_the_share_of_its_partition_is_looked_at(m
     source = sampled(monkeypatch, {number: [large, large] for number in range(200)}, 400)
     assert [one.partition for one in source.samples] == [*range(100)]
     assert sum(len(one.value or b"") for one in source.samples) <= SAMPLES_BYTES_MAX + len(large)
+
+
+@pytest.mark.parametrize(("visible", "offset"), [(99, 99), (50, 50), (0, 0), (None, None)])
+def test_messages_in_front_of_markers_of_transactions_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, visible: int | None, offset: int | None
+) -> None:
+    """Otherwise, a topic would seem to be empty."""
+    hidden = {*range(100)} - {visible}
+    source = sampled(monkeypatch, {0: [b"{}"] * 100, 1: []}, 2, hidden=hidden)
+    assert [one.offset for one in source.samples] == ([] if offset is None else [offset])
+
+
+def test_no_more_messages_are_looked_at_because_there_are_none_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = sampled(monkeypatch, {0: [b"{}"] * 200}, 3, hidden=range(100, 200))
+    assert len(source.samples) == 3
 
 
 def test_a_topic_with_more_partitions_than_a_joiner_can_have_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
