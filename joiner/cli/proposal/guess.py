@@ -214,7 +214,8 @@ def _time(
         return _given_time(source, given, times, answers.time_unit, notes, now_ns)
     if KAFKA_TIMESTAMP in answers.time:
         return _Time(None, None, _OF_KAFKA)
-    times = [one for one in times if is_of_measurement(one.field) or not is_of_things(one.field, source.partitions)]
+    of_things = [one for one in times if _are_left_out(one.field, source)]
+    times = [one for one in times if one not in of_things]
     doubtful = _doubtful(fields, times)
     if doubtful is not None and is_number(first_usable(doubtful)):
         if answers.time_unit is None:
@@ -225,14 +226,20 @@ def _time(
         message = f"{_no_time(source, doubtful)}. To use another time, answer with --time '{other}'"
         raise Question(message)
     if times:
-        return _best_time(source, times, answers.time_unit, notes)
-    hidden = "".join(map(_about_hidden, hidden_times(fields, now_ns)[:_HIDDEN_MAX]))
+        return _best_time(source, [*times, *of_things], answers.time_unit, notes)
+    left_out = {one.field.path for one in of_things}
+    others = [one for one in hidden_times(fields, now_ns) if one.field.path not in left_out]
+    hidden = "".join(map(_about_hidden, [*of_things, *others][:_HIDDEN_MAX]))
     if source.is_file:
         message = f"{source.topic}: which field is the time? Fields: {listed(fields)}. Answer with --time PATH{hidden}"
         raise Question(message)
     no_time = _no_time(source, doubtful) if doubtful is not None else "no field contains a usable time"
     notes.append(f"{no_time}{hidden}")
     return _Time(None, None, _OF_KAFKA)
+
+
+def _are_left_out(field: Field, source: Source) -> bool:
+    return is_of_things(field, source.partitions) and not is_of_measurement(field)
 
 
 def _best_time(source: Source, times: Sequence[TimeField], given_unit: str | None, notes: list[str]) -> _Time:
@@ -300,8 +307,8 @@ def _no_time(source: Source, field: Field) -> str:
 
 
 def _about_hidden(time: TimeField) -> str:
-    path = time.field.path
-    return f"; if {path} is the time ({time.example}), answer with --time '{path}' --time-unit {time.unit}"
+    path, unit = time.field.path, "" if time.unit is None else f" --time-unit {time.unit}"
+    return f"; if {path} is the time ({time.example}), answer with --time '{path}'{unit}"
 
 
 def _about_unit(source: Source, field: Field) -> str:

@@ -20,7 +20,7 @@ _LATER_NS: Final = 366 * 86_400 * 10**9
 
 _WORDS: Final = frozenset({"time", "ts", "timestamp", "date", "datetime"})
 
-_OF_MEASUREMENT: Final = ("sampl", "measur", "observ", "phenomenon")
+_OF_MEASUREMENT: Final = ("sampl", "measur", "observ", "phenomenon", "reading")
 _OF_HANDLING: Final = (
     *("received", "enqueued", "ingest", "processed", "processing", "server", "created", "updated", "modified", "kafka"),
     *("append", "expir", "start", "end", "last", "next", "sent", "install", "calibrat", "born", "valid", "insert"),
@@ -83,7 +83,8 @@ def is_of_things(field: Field, partitions: int) -> bool:
 
 def is_of_measurement(field: Field) -> bool:
     """Return whether nothing but the time of the measurement has such a name and such a place in a message."""
-    return is_surely_time(field) and not (is_of_handling(field) or field.is_about_message)
+    is_named = field.is_named_like_time or any(part in field.plain_name for part in _OF_MEASUREMENT)
+    return is_named and not (is_of_handling(field) or field.is_about_message)
 
 
 def first_usable(field: Field) -> Scalar:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from joiner.cli.proposal.samples import Question, Source
 from joiner.cli.proposal.settings import compose, try_out
-from tests.unit.joiner.cli.proposal.sampled import AT_MS, file_of, guessed, topic_of
+from tests.unit.joiner.cli.proposal.sampled import AT_MS, avro_topic, file_of, guessed, record_of, topic_of
 
 COUNT = 30
 
@@ -62,6 +63,55 @@ def test_things_that_are_measured_at_the_same_times_have_these_times() -> None:
     topic = guessed(in_order_of_partitions(source))
     assert (topic.time, topic.time_unit) == ("$.date", "s")
     assert not any("different times" in note for note in topic.notes)
+
+
+def uploaded(name: str, at: Callable[[int], Any]) -> list[dict[str, Any]]:
+    """Return messages of things each of which sends all of its values at once. The values have the same times."""
+    return [{"machine": f"m{thing}", name: at(minute), "rpm": minute} for thing in range(9) for minute in range(10)]
+
+
+def minute_of(minute: int) -> str:
+    return f"2023-11-14T22:{minute:02}:00Z"
+
+
+@pytest.mark.parametrize("name", ["sample_time", "measuredTime", "observation_date", "readingTime", "ts"])
+def test_values_that_things_send_all_at_once_have_the_times_of_their_measurement(name: str) -> None:
+    topic = guessed(topic_of((one["machine"], one) for one in uploaded(name, minute_of)))
+    assert topic.time == f"$.{name}"
+    told = f"90 messages have only 10 different times $.{name}: check that they are those of the measurements"
+    assert told in topic.notes
+
+
+@pytest.mark.parametrize(
+    ("at", "example", "unit"),
+    [
+        (minute_of, minute_of(0), ""),
+        (lambda minute: AT_MS + 60_000 * minute, f"{AT_MS}, which is 2023-11-14T22:13:20Z if in ms", " --time-unit ms"),
+    ],
+)
+def test_times_that_are_left_out_are_told_with_how_to_take_them(
+    at: Callable[[int], Any], example: str, unit: str
+) -> None:
+    documents = uploaded("date", at)
+    answer = f"; if $.date is the time ({example}), answer with --time '$.date'{unit}"
+    topic = guessed(topic_of((one["machine"], one) for one in documents))
+    assert topic.time == "kafka.timestamp"
+    assert f"no field contains a usable time{answer}" in topic.notes
+    with pytest.raises(Question) as question:
+        guessed(file_of(documents))
+    assert str(question.value).endswith(answer)
+    received = [one | {"received_at": AT_MS + number} for number, one in enumerate(documents)]
+    topic = guessed(topic_of((one["machine"], one) for one in received))
+    assert topic.time == "$.received_at"
+    assert "other times: $.date" in topic.notes
+
+
+def test_dates_of_things_are_not_the_time_even_if_a_schema_says_that_they_are_times() -> None:
+    schema = record_of(machine="string", commissioned={"type": "long", "logicalType": "timestamp-millis"}, rpm="int")
+    documents = [{"machine": f"m{at % 3}", "commissioned": AT_MS + at % 3, "rpm": at} for at in range(99)]
+    topic = guessed(avro_topic(schema, ((one["machine"], one) for one in documents)))
+    assert topic.time == "kafka.timestamp"
+    assert any("if $.commissioned is the time" in note for note in topic.notes)
 
 
 @pytest.mark.parametrize("name", ["unixtimestamp", "epoch", "epochMillis", "UNIXTIME", "sampledatetime"])
