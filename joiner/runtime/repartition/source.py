@@ -181,11 +181,13 @@ class SourceReader:
         """Return the error for a position that the log does not contain. Raises KafkaException."""
         at = self._fetched.get((topic, partition))
         low, high = log_range(self._consumer, topic, partition)
-        if at is not None and at > high:
+        if at is not None and at < low:
+            why, option = f"it begins at {low}, so retention has deleted messages that were not copied", "--to-earliest"
+        else:
             # With the first offset, all messages would be copied a second time.
             why, option = f"it ends at {high}, so the log has lost messages that were copied", "--to-latest"
-        else:
-            why, option = f"it begins at {low}, so retention has deleted messages that were not copied", "--to-earliest"
+            if at is not None and at <= high:
+                why = f"it has lost messages that were copied, and has grown to {high} since"
         way_out = reset_offset(self._settings, topic, partition, option)
         return RepartitionError(
             f"{topic} partition {partition} has no offset {at}: {why}. To go on with what is left, {way_out}"

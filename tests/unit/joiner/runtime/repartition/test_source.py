@@ -254,7 +254,8 @@ def test_the_offset_moves_past_what_is_no_message(made: Made) -> None:
     ("committed", "reason", "option"),
     [
         (1, "it begins at 3, so retention has deleted", "--to-earliest"),
-        (10, "it ends at 9, so the log has", "--to-latest"),
+        (10, "it ends at 9, so the log has lost", "--to-latest"),
+        (8, "it has lost messages that were copied, and has grown to 9 since", "--to-latest"),
     ],
 )
 def test_messages_that_are_gone_are_an_error_that_says_what_to_do(
