@@ -80,6 +80,12 @@ def _recognised(
     others = [field for field in candidates if field not in right]
     if found := _likeliest(others, samples, source, notes):
         notes.append(f"the messages are not partitioned by {found.path}, so the joiner copies them first (repartition)")
+        notes += [
+            f"their key is {field.path}, which is another one in each message: if it is the thing rather than the "
+            f"message, answer with --key '{field.path}'"
+            for field in right
+            if _is_kafka_key(field, samples, source)
+        ][:1]
         return KeyGuess(found.path, repartition=True)
     if found := _likeliest(right, samples, source, notes):
         notes.append(f"{found.path} is another one in each message: check that it is the thing, and not the message")
@@ -156,6 +162,10 @@ def _determines_partition(field: Field, samples: Sequence[Sample], source: Sourc
     )
 
 
+def _is_kafka_key(field: Field, samples: Sequence[Sample], source: Source) -> bool:
+    return not source.is_file and _agree(field.values, lambda number, text: samples[number].key == text)
+
+
 def _kafka_key_note(samples: Sequence[Sample], source: Source, *, is_right: bool) -> str:
     """Return a note that the keys of the messages are the things, or an empty string if they cannot be.
 
@@ -200,7 +210,7 @@ def _key_score(field: Field, samples: Sequence[Sample], source: Source) -> float
     """Return how likely a field is the key; 0 or less if it is not."""
     values = field.values
     share = len(values) / len(samples)
-    if not source.is_file and _agree(values, lambda number, text: samples[number].key == text):
+    if _is_kafka_key(field, samples, source):
         return 1000 * share - len(field.segments)
     distinct = len(set(values.values()))
     score = KEY_NAMES.get(field.plain_name, 0) + 10 * (field.words[-1] == "id")

@@ -58,6 +58,13 @@ def test_a_primary_key_is_not_the_thing_although_it_is_the_key_of_the_messages()
     """Otherwise, rows of different tables that happen to have the same number would be joined."""
     topic = guessed(changes())
     assert (topic.key, topic.repartition) == ("$.after.machine", True)
+    # It may be that of one of very many things, each with a single message among the samples.
+    told = (
+        "their key is $.after.id, which is another one in each message: if it is the thing rather than the message, "
+        "answer with --key '$.after.id'"
+    )
+    assert topic.notes.count(told) == 1
+    assert guessed(changes(), key="$.after.id").key == "$.after.id"
 
 
 def test_a_key_of_many_things_is_proposed_with_a_note_if_there_is_no_other() -> None:
