@@ -194,8 +194,8 @@ def silent() -> Iterator[tuple[str, int]]:
 
 def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int], family: int = socket.AF_INET) -> None:
     """Let any host have these addresses. ``family``: of the first one."""
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
-    found[0] = (family, *found[0][1:])
+    families = [family, *[socket.AF_INET] * (len(addresses) - 1)]
+    found = [(one, socket.SOCK_STREAM, 6, "", address) for one, address in zip(families, addresses, strict=True)]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
 
 

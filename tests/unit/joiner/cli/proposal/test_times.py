@@ -108,8 +108,9 @@ def test_times_that_are_left_out_are_told_with_how_to_take_them(
 
 def test_dates_of_things_are_not_the_time_even_if_a_schema_says_that_they_are_times() -> None:
     schema = record_of(machine="string", commissioned={"type": "long", "logicalType": "timestamp-millis"}, rpm="int")
-    documents = [{"machine": f"m{at % 3}", "commissioned": AT_MS + at % 3, "rpm": at} for at in range(99)]
-    topic = guessed(avro_topic(schema, ((one["machine"], one) for one in documents)))
+    keys = [f"m{at % 3}" for at in range(99)]
+    documents = [(key, {"machine": key, "commissioned": AT_MS + at % 3, "rpm": at}) for at, key in enumerate(keys)]
+    topic = guessed(avro_topic(schema, documents))
     assert topic.time == "kafka.timestamp"
     assert any("if $.commissioned is the time" in note for note in topic.notes)
 

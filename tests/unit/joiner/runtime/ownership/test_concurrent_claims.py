@@ -44,22 +44,6 @@ class Work:
         self.adopted |= {number: taken for number, taken in finished if taken is not None}
 
 
-def test_the_end_of_a_claim_is_noted_once_its_outcome_is_there(pool: ThreadPoolExecutor, work: Work) -> None:
-    found: list[list[tuple[int, str | None]]] = []
-    ended = threading.Event()
-
-    def note() -> None:
-        found.append(claims.finished({0}))
-        ended.set()
-
-    claims: ConcurrentClaims[str] = ConcurrentClaims(work.take, pool, SystemClock(), note)
-    claims.begin(0)
-    assert not ended.wait(0.05)
-    work.ends[0].set()
-    assert ended.wait(DEADLINE_S)
-    assert found == [[(0, "unit 0")]]
-
-
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(4) as made:
@@ -84,6 +68,22 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < until_s
         time.sleep(0.005)
+
+
+def test_the_end_of_a_claim_is_noted_once_its_outcome_is_there(pool: ThreadPoolExecutor, work: Work) -> None:
+    found: list[list[tuple[int, str | None]]] = []
+    ended = threading.Event()
+
+    def note() -> None:
+        found.append(noted.finished({0}))
+        ended.set()
+
+    noted: ConcurrentClaims[str] = ConcurrentClaims(work.take, pool, SystemClock(), note)
+    noted.begin(0)
+    assert not ended.wait(0.05)
+    work.ends[0].set()
+    assert ended.wait(DEADLINE_S)
+    assert found == [[(0, "unit 0")]]
 
 
 def test_a_unit_is_served_when_it_is_taken_and_the_others_do_not_wait_for_it(
