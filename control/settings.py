@@ -102,7 +102,10 @@ class Settings(JoinerSettings):
     db_connector: DbConnectorSettings | None = None
 
     def endpoints(self) -> Endpoints:
-        """Return what may be shown about the connectors. Either of a connector's two sections is enough."""
+        """Return what may be shown about the connectors. Either of a connector's two sections is enough.
+
+        A database connector that reads merged results is not shown.
+        """
         mqtt, connector = self.mqtt or MqttSettings(), self.connector or ConnectorSettings()
         influxdb, postgresql = self.influxdb or InfluxdbSettings(), self.postgresql or PostgresqlSettings()
         delta, db_connector = self.delta or DeltaSettings(), self.db_connector or DbConnectorSettings()
@@ -122,7 +125,8 @@ class Settings(JoinerSettings):
                 sink = Sink(db_connector.group, kind=STDOUT)
         has_source = self.mqtt is not None or self.connector is not None
         has_sink = any(one is not None for one in (self.influxdb, self.postgresql, self.delta, self.db_connector))
-        return Endpoints(source if has_source else None, sink if has_sink else None)
+        # Between an application with replicas and a sink that reads their merged results is `joiner merge`.
+        return Endpoints(source if has_source else None, sink if has_sink and not db_connector.merged else None)
 
 
 def _bracketed(host: str) -> str:

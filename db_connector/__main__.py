@@ -149,16 +149,16 @@ def _serve(
                 wait=stop.wait,
             )
         )
-        needed = {settings.topics.out, settings.topics.rejected}
-        specs = [spec for spec in data_topic_specs(settings.topics) if spec.name in needed]
+        needed = {settings.results_topic, settings.topics.rejected}
+        specs = [spec for spec in data_topic_specs(settings.topics, [settings.results_topic]) if spec.name in needed]
         client_log = client_logger("db_connector.librdkafka")
         facts = wait_for_topics(settings.kafka, specs, is_over, log, client_log)
         if facts is None:
             return 0
-        sink.begin(facts[settings.topics.out].topic_id)
+        sink.begin(facts[settings.results_topic].topic_id)
         dead_letters = DeadLetterWriter(settings.kafka, settings.topics.rejected)
         service = Service(settings, writer, dead_letters, stop, journal, telemetry)
-        log.info("writing topic %s of %s to %s", settings.topics.out, settings.kafka.bootstrap_servers, sink.place)
+        log.info("writing topic %s of %s to %s", settings.results_topic, settings.kafka.bootstrap_servers, sink.place)
         # Objects created so far live as long as the process. Exempting them from garbage collection saves a few percent
         # of CPU.
         gc.freeze()

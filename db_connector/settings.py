@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, SecretStr
 
+from broker.kafka.replicas import merged_topic
 from broker.settings import (
     PORT_MAX,
     CertificateFile,
@@ -93,6 +94,10 @@ class ConnectorSettings(Section):
     and restarted gets its partitions back immediately. Default: none; a new process must then wait until the killed
     process's session times out. A process that stops cleanly releases its partitions immediately."""
 
+    merged: bool = False
+    """Whether to read what ``joiner merge`` writes, each result of the application's replicas once, instead of the
+    results of replica 0."""
+
     session_timeout: Annotated[Duration, duration_between("6s", "30min")] = parse_duration("10s")
     """How long Kafka waits for a heartbeat before it reassigns a process's partitions, 6 s to 30 min (Kafka's own
     bounds). If a named process is down for longer, other processes take over its partitions until it is back."""
@@ -137,3 +142,8 @@ class DbConnectorSettings(ServiceSettings):
     events: EventSettings = EventSettings.model_validate({})
     metrics: MetricsSettings = MetricsSettings.model_validate({})
     db_connector: ConnectorSettings = ConnectorSettings()
+
+    @property
+    def results_topic(self) -> str:
+        """The topic to read."""
+        return merged_topic(self.topics.out) if self.db_connector.merged else self.topics.out

@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -152,6 +152,16 @@ def load_all(
     if mistakes:
         raise SettingsError("\n".join(mistakes))
     return load_functions(joins), {name: load_row_function(function) for name, function in aligns.items()}
+
+
+def functions_given(kind: str, given: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the functions of joins or aligns that have not been validated, by operator name."""
+    functions: dict[str, str] = {}
+    for number, one in enumerate(given):
+        if isinstance(one.get("function"), str):
+            name = str(one.get("name"))
+            functions[name if name not in functions else f"{name} ({kind}.{number})"] = one["function"]
+    return functions
 
 
 def load_functions(functions: Mapping[str, str], kind: str = "join") -> dict[str, JoinFunction]:

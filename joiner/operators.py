@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from itertools import combinations
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import (
@@ -242,6 +243,27 @@ class AlignSettings(Section):
         columns = {name: column.lateness for name, column in self.columns.items()}
         return columns if self.driver is None else {DRIVER: self.lateness, **columns}
 
+    def semantics(self, selection: Callable[[Stream], dict[str, str | None]]) -> dict[str, Any]:
+        """Return the settings that affect the rows, for the fingerprint. ``selection``: what a stream selects."""
+        streams, grid = self.streams, self.grid
+        return {
+            **({} if self.driver is None else {"driver": selection(self.driver)}),
+            **({} if grid is None else {"grid": grid.semantics()}),
+            "lateness_ns": self.lateness,
+            "watermark_scope": self.watermark_scope,
+            "columns": {
+                name: {
+                    "stream": selection(streams[name]),
+                    "rule": column.rule,
+                    "tolerance_ns": column.tolerance,
+                    "lateness_ns": column.lateness,
+                    "on_missing": column.on_missing,
+                    "period": column.period,
+                }
+                for name, column in self.columns.items()
+            },
+        }
+
 
 class Outline(NamedTuple):
     """An operator's settings that can conflict with another's. Before validation, each may be of any type, or None.
@@ -312,6 +334,25 @@ def clashes(operators: Sequence[Outline], data_topic: str | None) -> list[str]:
         if all(name in operator.streams for name in pair) and _overlap(operator, pair, data_topic)
     ]
     return mistakes
+
+
+def mistakes_of_topics(written: Sequence[str], read: Collection[str]) -> list[str]:
+    """Return a message for each topic that cannot be written to, given all topics that are written to and read."""
+    mistakes = [
+        f"more than one kind of output would be written to the topic {topic!r}: give each kind its own topic"
+        for topic in sorted(set(written))
+        if written.count(topic) > 1
+    ]
+    mistakes += [
+        f"the topic {topic!r} is both read and written: the joiner would read its own output"
+        for topic in sorted(read)
+        if topic in written
+    ]
+    return mistakes + [
+        f"the topics {one!r} and {other!r} differ only in '.' and '_', which Kafka does not allow; rename one"
+        for one, other in combinations(sorted({*written, *read}), 2)
+        if one.replace(".", "_") == other.replace(".", "_")
+    ]
 
 
 def _shared(operator: Outline, pair: tuple[str, str]) -> str:

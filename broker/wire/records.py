@@ -9,6 +9,8 @@ once, with the same results. The format of the joiner's state topic, which no ot
     machine.late       `Late`
     machine.unmatched  `Unmatched`
     machine.rejected   `Rejected`
+
+Topics with the outputs of replicas also hold start records (see `broker.wire.start_records`).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from broker.kafka.topics import TopicFacts, topic_facts
+from broker.wire.start_records import read_start
 from control.facts.dead_letters import LETTERS_MAX, DeadLetter, DeadLetterIndex, describe
 from joiner.runtime.kafka.clients import EOF_CODE, LATEST, is_passing, make_admin, make_consumer, timed_out
 
@@ -133,8 +134,9 @@ class LetterReading:
     def _apply(self, message: Message) -> None:
         error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
         if error is None:
-            at_ms = int(message.timestamp()[1])
-            self._early.append(describe(self._settings, partition, offset, at_ms, message.value())[0])
+            if read_start(message.value()) is None:
+                at_ms = int(message.timestamp()[1])
+                self._early.append(describe(self._settings, partition, offset, at_ms, message.value())[0])
             self._reached(partition, offset + 1)
         elif error.code() == EOF_CODE:
             self._reached(partition, offset)

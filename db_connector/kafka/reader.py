@@ -73,7 +73,7 @@ class ResultReader:
         on_assigned: Callable[[], None],
     ) -> None:
         self._settings, self._own = settings, settings.db_connector
-        self._topic = settings.topics.out
+        self._topic = settings.results_topic
         self._target = target_of(sink)
         self._encode = sink.encode
         self._stop, self._heartbeat, self._on_assigned = stop, heartbeat, on_assigned

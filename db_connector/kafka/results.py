@@ -14,6 +14,7 @@ import msgspec
 from broker.commandline import describe_missing
 from broker.times import mean_text
 from broker.wire.records import ROW_BITS, Unreadable, decode_joined, is_watermark
+from broker.wire.start_records import read_start
 from db_connector.sinks.sink import Place, UnrepresentableError
 
 if TYPE_CHECKING:
@@ -99,11 +100,11 @@ class Results:
     def add(self, message: Message, encode: Callable[[Result, Place], bytes], time_unit: str) -> None:
         """Convert each result in a message to a line, or store the reason why it cannot be converted.
 
-        ``encode``: see `Sink.encode`. Watermarks are skipped, because they are not results.
+        ``encode``: see `Sink.encode`. Watermarks and start records are skipped, because they are not results.
         """
         self.message_count += 1
         value, identity = message.value(), None
-        if is_watermark(value):
+        if is_watermark(value) or read_start(value) is not None:
             return
         if value and not value.startswith(b"{"):
             self._add_many(message, value, encode, time_unit)

@@ -18,6 +18,7 @@ with imports_of("lsb-tester"):
     from confluent_kafka import KafkaException
     from pydantic import BaseModel, Field
 
+    from broker.kafka.replicas import REPLICA_VARIABLE
     from broker.settings import InfluxdbSettings, SettingsError, load_settings
     from joiner.check.found.copy_log import CopyLog
     from joiner.check.found.evidence import EvidenceError
@@ -31,7 +32,7 @@ with imports_of("lsb-tester"):
     from joiner.check.verify.points import PointsCheck, read_points
     from joiner.functions import load_all
     from joiner.runtime.model import UnitStopped
-    from joiner.runtime.settings import JoinerSettings
+    from joiner.runtime.settings import JoinerSettings, replica_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -133,6 +134,15 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=raw,
     )
     check.add_argument("--config", type=Path, metavar="FILE", help="settings file (default lsb.toml)")
+    which = check.add_mutually_exclusive_group()
+    which.add_argument("--merged", action="store_true", help="check the merged outputs of all replicas")
+    which.add_argument(
+        "--replica",
+        type=_count,
+        default=os.environ.get(REPLICA_VARIABLE) or "0",
+        metavar="R",
+        help=f"check this replica, if application.replicas is 2 or 3 (default: ${REPLICA_VARIABLE}, or 0)",
+    )
     check.add_argument("--events", type=Path, metavar="FILE", help="also check the replayed events file")
     check.add_argument("--influx", action="store_true", help="also check the points in InfluxDB")
     check.add_argument(
@@ -187,13 +197,17 @@ def _run_cases(seed: int, random_count: int) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    settings = load_settings(VerifySettings, options.config)
+    # The merged outputs are those of the application, whatever the environment says.
+    replica = 0 if options.merged else options.replica
+    settings = replica_settings(load_settings(VerifySettings, options.config), replica)
     load_all(*settings.functions)
+    if options.merged and settings.application.replicas == 1:
+        raise SettingsError("--merged: application.replicas is 1, so there is nothing to merge")
     _check_files(options)
     if options.influx:
         settings.influxdb.secret()
     with (
-        KafkaEvidence(settings, stall_s=options.timeout) as evidence,
+        KafkaEvidence(settings, stall_s=options.timeout, is_merged=options.merged) as evidence,
         closing(CopyLog(settings)) as copies,
         _without_gc(),
     ):
@@ -233,6 +247,10 @@ def _check_files(options: argparse.Namespace) -> None:
             mistakes.append(f"--json: there is no folder {folder}; create it, or choose another file")
         elif report.is_dir() or not os.access(report if report.exists() else folder, os.W_OK):
             mistakes.append(f"--json: {report} cannot be written; choose another file")
+    if options.replica and not options.merged and (events is not None or options.influx):
+        mistakes.append(
+            f"--events and --influx check the whole pipeline: use them without --replica and ${REPLICA_VARIABLE}"
+        )
     if mistakes:
         raise SettingsError("\n".join(mistakes))
 

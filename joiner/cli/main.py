@@ -18,6 +18,7 @@ from broker.commandline import end_on_signals, imports_of, leave, version_of
 with imports_of("joiner"):
     from confluent_kafka import KafkaError, KafkaException
 
+    from broker.kafka.replicas import REPLICA_VARIABLE, REPLICAS_MAX
     from broker.kafka.topics import TopicError
     from broker.logs import set_up_logs
     from broker.settings import SettingsError, load_settings
@@ -28,6 +29,7 @@ with imports_of("joiner"):
     from joiner.cli.status import show_status
     from joiner.cli.workers import run_workers, scale
     from joiner.functions import load_all
+    from joiner.library.merging.protocol import REMEMBERED_MAX
     from joiner.runtime.clock import Clock, SystemClock
     from joiner.runtime.control import STANDBYS_MAX
     from joiner.runtime.kafka.clients import make_admin
@@ -41,15 +43,23 @@ with imports_of("joiner"):
         run_of_this_process,
         stop_with_supervisor,
     )
-    from joiner.runtime.settings import PROCESSES_MAX, SITE_PATTERN, SPARK, JoinerSettings
+    from joiner.runtime.settings import (
+        PROCESSES_MAX,
+        SITE_PATTERN,
+        SPARK,
+        JoinerSettings,
+        replica_settings,
+    )
 
 _REACH_S: Final = 10.0
 
 _RUNNERS: Final = frozenset({"run", "spark"})
 """Commands that start a runner."""
 
-_WAIT_FOR_KAFKA: Final = _RUNNERS | {"repartition"}
+_WAIT_FOR_KAFKA: Final = _RUNNERS | {"repartition", "merge"}
 """Commands that wait until Kafka answers, however long that takes."""
+
+_REMEMBERED_LIMIT: Final = 100_000_000
 
 _INSTANCE: Final = "name of the instance, as shown by `joiner status`"
 _UNIT: Final = "number of the unit, as shown by `joiner status`"
@@ -62,8 +72,10 @@ examples:
   joiner run --instance joiner-2          start a second process, which shares the units with the first
   joiner spark                            run the joins and aligns in Spark
   joiner repartition                      only copy topics that have repartition = true, beside Spark or more processes
+  joiner merge                            write each result of the replicas once, to topics of its own
   joiner run --standby --site green       wait until units are moved to this site
   joiner move --to green                  move all units to a site while data flows (--units 0,3 for some)
+  joiner run --replica 1                  run a second replica, for readers that cannot wait for a failover
   joiner run --processes 4                run four processes on this machine, and restart any that exit
   joiner scale 2                          change that to two processes while data flows
   joiner drain joiner-2                   hand over all units of an instance, which keeps running (--undo reverses it)
@@ -132,8 +144,8 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
             status = scale(settings, options.processes, options.instance, options.timeout, clock)
         case "spark":
             status = _run_in_spark(options, settings)
-        case "repartition":
-            status = _repartition(settings, clock)
+        case "repartition" | "merge":
+            status = _copy(options, settings, clock)
         case _ if options.processes is not None or (settings.scaling.processes is not None and not is_worker()):
             status = run_workers(settings, options, clock)
         case _:
@@ -147,9 +159,12 @@ def _reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
     return reset(settings, clock, confirmed=confirmed)
 
 
-def _repartition(settings: JoinerSettings, clock: Clock) -> int:
+def _copy(options: argparse.Namespace, settings: JoinerSettings, clock: Clock) -> int:
     with imports_of("joiner"):
+        from joiner.cli.merging.command import merge  # noqa: PLC0415 - as in `_run`
         from joiner.cli.repartition import repartition  # noqa: PLC0415 - as in `_run`
+    if options.command == "merge":
+        return merge(settings, clock, options.remembered_max)
     return repartition(settings, clock)
 
 
@@ -186,7 +201,7 @@ def _load(options: argparse.Namespace) -> JoinerSettings:
     for name in ("instance", "site"):
         if getattr(options, name, None):
             os.environ[f"LSB_APPLICATION__{name.upper()}"] = getattr(options, name)
-    settings = load_settings(JoinerSettings, options.config)
+    settings = replica_settings(load_settings(JoinerSettings, options.config), getattr(options, "replica", 0))
     names, names_of_aligns = settings.functions
     functions, row_functions = load_all(names, names_of_aligns)
     if options.command in _RUNNERS:
@@ -222,6 +237,18 @@ class _FormerFlag(argparse.Action):
 def _processes(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= PROCESSES_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes: use 1 to {PROCESSES_MAX}")
+    return int(text)
+
+
+def _replica(text: str) -> int:
+    if not text.isdecimal() or int(text) >= REPLICAS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a replica: use 0 to {REPLICAS_MAX - 1}")
+    return int(text)
+
+
+def _remembered(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _REMEMBERED_LIMIT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ids: use 1 to {_REMEMBERED_LIMIT}")
     return int(text)
 
 
@@ -266,6 +293,14 @@ def build_parser() -> argparse.ArgumentParser:
     shared.add_argument(
         "--log-level", default="info", choices=["debug", "info", "warning", "error"], help="default: info"
     )
+    of_replica = argparse.ArgumentParser(add_help=False)
+    of_replica.add_argument(
+        "--replica",
+        type=_replica,
+        default=os.environ.get(REPLICA_VARIABLE) or "0",
+        metavar="R",
+        help=f"number of the replica, if application.replicas is 2 or 3 (default: ${REPLICA_VARIABLE}, or 0)",
+    )
     parser = argparse.ArgumentParser(
         prog="joiner",
         description="Joins and aligns streams by event time, from Kafka to Kafka, exactly once.",
@@ -277,8 +312,10 @@ def build_parser() -> argparse.ArgumentParser:
 
     def add_command(name: str, what: str) -> argparse.ArgumentParser:
         raw = argparse.RawDescriptionHelpFormatter
+        # All replicas share the copies and the merged outputs.
+        parents = [shared] if name in {"repartition", "merge"} else [shared, of_replica]
         return commands.add_parser(
-            name, parents=[shared], help=what, description=what, epilog=_EXAMPLES, formatter_class=raw
+            name, parents=parents, help=what, description=what, epilog=_EXAMPLES, formatter_class=raw
         )
 
     _add_runners(add_command)
@@ -292,6 +329,7 @@ def build_parser() -> argparse.ArgumentParser:
         "repartition", "copy topics with repartition = true until stopped, and join nothing"
     )
     repartition_parser.add_argument("--instance", help="name of this process (default: the host name)")
+    _add_merge(add_command)
     _add_orders(add_command)
     _add_scale(add_command)
     status = add_command("status", "show each unit's owner, state, offsets and lag, and the totals of joins and aligns")
@@ -307,6 +345,18 @@ def build_parser() -> argparse.ArgumentParser:
     reset_parser = add_command("reset", "delete all of the application's progress")
     reset_parser.add_argument("--yes", action="store_true", help="confirm; without it, only show what would happen")
     return parser
+
+
+def _add_merge(add_command: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    merge = add_command("merge", "merge the outputs of the replicas into <topic>.merged until stopped")
+    merge.add_argument("--instance", help="name of this process (default: the host name)")
+    merge.add_argument(
+        "--remembered-max",
+        type=_remembered,
+        default=REMEMBERED_MAX,
+        metavar="N",
+        help=f"how many ids to remember at most per partition and topic (default: {REMEMBERED_MAX})",
+    )
 
 
 def _add_runners(add_command: Callable[[str, str], argparse.ArgumentParser]) -> None:

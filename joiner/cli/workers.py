@@ -55,6 +55,8 @@ def run_workers(settings: JoinerSettings, options: argparse.Namespace, clock: Cl
         arguments = [sys.executable, "-m", "joiner", "run", "--instance", name, "--log-level", options.log_level]
         if options.config:
             arguments += ["--config", str(options.config)]
+        if settings.application.replicas > 1:
+            arguments += ["--replica", str(settings.application.replica)]
         if options.standby:
             arguments.append("--standby")
         if name in forcing:

@@ -17,6 +17,7 @@ import msgspec
 
 from broker.times import UNIT_NS, mean_text, parse_time
 from broker.wire.records import JSON_NUMBER, NAME_LENGTH_MAX, Record, Unreadable
+from broker.wire.start_records import read_start
 from joiner.mapping.conditions import Condition, parse_condition, parse_literal
 from joiner.mapping.documents import NUMBER_LENGTH_MAX, Instant
 from joiner.mapping.formats import JSON, document_decoder
@@ -46,15 +47,23 @@ class MappedTopic:
     def read(self, value: bytes | None, offset: int, append_ms: int, key: bytes | None = None) -> list[MappedRecord]:
         """Return the records in a message, at most one for each stream.
 
-        A null message, such as a tombstone, has none. ``append_ms``: when Kafka appended the message, in ms since the
-        epoch. ``key``: the message's key, which only streams with `KAFKA_KEY` need. Raises `Unreadable` with the reason
-        if the message is not of the streams' format, or if a stream's record in it cannot be read, and the errors of
-        `Schemas.get`.
+        A null message, such as a tombstone, has none. Neither has a start record (see `broker.wire.start_records`),
+        unless the streams can read it: the topic may be the output of an application with replicas.
+
+        ``append_ms``: when Kafka appended the message, in ms since the epoch. ``key``: the message's key, which only
+        streams with `KAFKA_KEY` need. Raises `Unreadable` with the reason if the message is not of the streams' format,
+        or if a stream's record in it cannot be read, and the errors of `Schemas.get`.
         """
         if value is None:
             return []
-        document = self._decode(value)
-        return [stream.read(document, offset, append_ms, key) for stream in self._streams if stream.selects(document)]
+        try:
+            document = self._decode(value)
+            chosen = [stream for stream in self._streams if stream.selects(document)]
+            return [stream.read(document, offset, append_ms, key) for stream in chosen]
+        except Unreadable:
+            if read_start(value) is None:
+                raise
+            return []
 
     def thing_of(self, value: bytes | None, key: bytes | None) -> str | None:
         """Return the thing that a message is about, or None if it cannot be read.

@@ -114,6 +114,9 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     ``written``: for each result topic, the first record of the last committed transaction that wrote to it, unless
     Kafka is known to have ended that transaction there. ``result_ends``: for each result topic, an offset at or before
     all output of the unit since ``start``. Older releases wrote neither.
+
+    ``founded``: the vector up to which the unit of a replica was founded (see `ownership.foundation`): it has written
+    nothing that was due there. Empty if it began at ``start``.
     """
 
     format: int
@@ -134,6 +137,7 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     written: dict[str, FirstRecord] = {}
     result_ends: dict[str, int] = {}
     aligns: dict[str, AlignSummary] = {}
+    founded: dict[str, int] = {}
 
     @property
     def basis(self) -> Basis:
@@ -177,6 +181,26 @@ class Manifest(msgspec.Struct, frozen=True):
     offsets: dict[str, int]
     fingerprint: str
     result_ends: dict[str, int] = {}
+
+
+_SEMANTICS_NAMES: Final = {"ahead_max_ns": "max_future_skew_ns", "progress": "watermark_scope"}
+"""Maps setting names from the first release, which the semantics still use, to the current names."""
+
+
+def semantic_differences(then: object, now: object, path: str = "") -> list[tuple[str, object, object]]:
+    """Return the differences between two values of `JoinerSettings.semantics`: each setting's path, and both values.
+
+    A setting missing from one of them has the value None there.
+    """
+    if not isinstance(then, dict) or not isinstance(now, dict):
+        return [] if then == now else [(path, then, now)]
+    return [
+        difference
+        for name in sorted(then.keys() | now.keys())
+        for difference in semantic_differences(
+            then.get(name), now.get(name), f"{path}.{_SEMANTICS_NAMES.get(name, name)}".lstrip(".")
+        )
+    ]
 
 
 class _Format(msgspec.Struct):
@@ -297,8 +321,11 @@ class StateLog:
         prefix = f"{self.unit}/{slot}/"
         return sum(key.startswith(prefix) and not key.endswith("/manifest") for key in self.values)
 
-    def snapshot(self, manifest: Manifest) -> bytes:
-        """Return the bytes of a snapshot. Raises `UnitStopped` if a chunk is missing or altered."""
+    def snapshot(self, manifest: Manifest, reset: str) -> bytes:
+        """Return the bytes of a snapshot. Raises `UnitStopped` if a chunk is missing or altered.
+
+        ``reset``: the command that resets the application, for that error.
+        """
         keys = (chunk_key(self.unit, manifest.slot, index) for index in range(manifest.chunks))
         # Stop after a few, because a damaged manifest may claim any number of chunks.
         missing = list(islice((key for key in keys if key not in self.values), _SHOWN_MAX))
@@ -307,7 +334,7 @@ class StateLog:
             fault = f"lacks {', '.join(missing)}" if missing else "does not match its checksum"
             message = (
                 f"unit {self.unit}: snapshot {manifest.serial} in the state topic {fault}: "
-                "restore the topic, or start over with `joiner reset`"
+                f"restore the topic, or start over with {reset}"
             )
             raise UnitStopped(message)
         return whole

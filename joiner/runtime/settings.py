@@ -11,12 +11,12 @@ import hashlib
 import json
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from broker.kafka.replicas import REPLICAS_MAX, merged_topic, replica_name, shared_name
 from broker.settings import (
     PORT_MAX,
     Duration,
@@ -31,7 +31,7 @@ from broker.settings import (
     plain_values,
 )
 from broker.times import parse_duration
-from joiner.functions import load_all
+from joiner.functions import functions_given, load_all
 from joiner.mapping.settings import KAFKA_KEY, RegistrySettings, StreamSettings, mistakes_of_streams
 from joiner.operators import (
     NAME_LENGTH_MAX,
@@ -41,6 +41,7 @@ from joiner.operators import (
     Outline,
     Stream,
     clashes,
+    mistakes_of_topics,
     outline_of,
     outline_of_invalid,
 )
@@ -58,29 +59,10 @@ SPARK: Final = "spark"
 MESSAGE_RECORDS: Final = 1_000
 """The assumed number of records in a message that may hold many. It determines how many messages to read at once."""
 
-_SEMANTICS_NAMES: Final = {"ahead_max_ns": "max_future_skew_ns", "progress": "watermark_scope"}
-"""Maps setting names from the first release, which the semantics still use, to the current names."""
-
 PROCESSES_MAX: Final = 64
 """The maximum number of worker processes on one host."""
 
 SITE_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,31}$"
-
-
-def semantic_differences(then: object, now: object, path: str = "") -> list[tuple[str, object, object]]:
-    """Return the differences between two values of `JoinerSettings.semantics`: each setting's path, and both values.
-
-    A setting missing from one of them has the value None there.
-    """
-    if not isinstance(then, dict) or not isinstance(now, dict):
-        return [] if then == now else [(path, then, now)]
-    return [
-        difference
-        for name in sorted(then.keys() | now.keys())
-        for difference in semantic_differences(
-            then.get(name), now.get(name), f"{path}.{_SEMANTICS_NAMES.get(name, name)}".lstrip(".")
-        )
-    ]
 
 
 def host_name() -> str:
@@ -112,6 +94,7 @@ class ApplicationSettings(Section):
     buffer_records_max: int = Field(default=1_000_000, ge=1)
     buffer_bytes_max: int = Field(default=2**30, ge=1)
     standbys: int = Field(default=0, ge=0, le=2)
+    replicas: int = Field(default=1, ge=1, le=REPLICAS_MAX)
     failure_timeout: Annotated[Duration, duration_between("200ms", "60s")] = parse_duration("500ms")
     session_timeout: Duration = parse_duration("6s")
     transaction_timeout: Annotated[Duration, duration_between("1s", "15min")] = parse_duration("60s")
@@ -123,6 +106,28 @@ class ApplicationSettings(Section):
             message = f"{SPARK!r} is the site of the stage in Spark: choose another name"
             raise ValueError(message)
         return site
+
+    @model_validator(mode="after")
+    def _leaves_the_names_of_replicas(self) -> Self:
+        if self.replica:
+            message = f"the name {self.name!r} ends like that of a replica: choose another, or set replicas to 1"
+            raise ValueError(message)
+        return self
+
+    @property
+    def replica(self) -> int:
+        """The number of the replica that these settings are for (see `replica_settings`)."""
+        numbers = range(1, self.replicas)
+        return next((number for number in numbers if self.name.endswith(replica_name("", number))), 0)
+
+    @property
+    def shared_name(self) -> str:
+        """The name of the application, without that of a replica: replicas write the same content."""
+        return shared_name(self.name, self.replica)
+
+    def command(self, what: str) -> str:
+        """Return ``joiner <what>`` for this replica, as messages show it. Without the option, it would be another's."""
+        return f"`joiner {what} --replica {self.replica}`" if self.replica else f"`joiner {what}`"
 
 
 class ScalingSettings(Section):
@@ -195,26 +200,20 @@ class JoinerSettings(ServiceSettings):
                 "application.results is 'arrow', but aligned rows are written as JSON: choose 'full' or 'compact', or "
                 "give the aligns an application of their own"
             )
-        written = [*self.output_topics.values(), self.state_topic, self.control_topic]
-        mistakes += [
-            f"more than one kind of output would be written to the topic {topic!r}: give each kind its own topic"
-            for topic in sorted(set(written))
-            if written.count(topic) > 1
-        ]
-        mistakes += [
-            f"the topic {topic!r} is both read and written: the joiner would read its own output"
-            for topic in sorted({*self.input_topics, *self.repartitioned})
-            if topic in written
-        ]
-        mistakes += [
-            f"the topics {one!r} and {other!r} differ only in '.' and '_', which Kafka does not allow; rename one"
-            for one, other in combinations(sorted({*written, *self.input_topics, *self.repartitioned}), 2)
-            if one.replace(".", "_") == other.replace(".", "_")
-        ]
+        mistakes += mistakes_of_topics(self._written_topics(), {*self.input_topics, *self.repartitioned})
         mistakes += self._mistakes_of_streams()
         if mistakes:
             raise ValueError("; ".join(mistakes))
         return self
+
+    def _written_topics(self) -> list[str]:
+        """Return the topics that the application writes to, with those of its replicas and of their merged outputs."""
+        replicas, outputs = range(self.application.replicas), self.output_topics.values()
+        found = [replica_name(topic, number) for topic in outputs for number in replicas]
+        names = [replica_name(self.application.name, number) for number in replicas]
+        if len(replicas) > 1:
+            found += [merged_topic(topic) for topic in outputs]
+        return found + [f"{name}.{kind}" for name in names for kind in ("state", "control")]
 
     def _mistakes_of_streams(self) -> list[str]:
         names = [stream.name for stream in self.stream]
@@ -255,7 +254,7 @@ class JoinerSettings(ServiceSettings):
         if not parts_are_right and not given.get("join") and not given.get("align"):
             mistakes.append(_NO_OPERATOR)
         try:
-            load_all(_functions("join", joins), _functions("align", aligns))
+            load_all(functions_given("join", joins), functions_given("align", aligns))
         except SettingsError as error:
             mistakes += str(error).splitlines()
         return mistakes
@@ -292,7 +291,7 @@ class JoinerSettings(ServiceSettings):
 
     def topic_of(self, stream: StreamSettings) -> str:
         """Return the input topic of a mapped stream: its own, or the repartition topic into which that is copied."""
-        return f"{self.application.name}.{stream.topic}.repartition" if stream.repartition else stream.topic
+        return f"{self.application.shared_name}.{stream.topic}.repartition" if stream.repartition else stream.topic
 
     @property
     def repartitioned(self) -> dict[str, str]:
@@ -303,7 +302,7 @@ class JoinerSettings(ServiceSettings):
     @property
     def repartition_group(self) -> str:
         """The consumer group of the processes that repartition. No application or site can have this name."""
-        return f"{self.application.name}/repartition"
+        return f"{self.application.shared_name}/repartition"
 
     def mapped_streams(self, topic: str) -> list[StreamSettings]:
         """Return the mapped streams of an input topic by name: the order of the sections does not matter."""
@@ -384,7 +383,7 @@ class JoinerSettings(ServiceSettings):
         Its names never change, because new names would change the fingerprints of existing applications.
         """
         streams = {stream.name: stream.semantics(self.events.time_unit) for stream in self.stream}
-        aligns = {align.name: _align_semantics(align, self.selection) for align in self.align}
+        aligns = {align.name: align.semantics(self.selection) for align in self.align}
         return {
             "version": SEMANTICS_VERSION,
             # Otherwise, two processes with different topics would each write half of the results.
@@ -417,32 +416,31 @@ class JoinerSettings(ServiceSettings):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _functions(kind: str, given: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the functions of joins or aligns that have not been validated, by operator name."""
-    functions: dict[str, str] = {}
-    for number, one in enumerate(given):
-        if isinstance(one.get("function"), str):
-            name = str(one.get("name"))
-            functions[name if name not in functions else f"{name} ({kind}.{number})"] = one["function"]
-    return functions
+_Settings = TypeVar("_Settings", bound=JoinerSettings)
 
 
-def _align_semantics(align: AlignSettings, selection: Callable[[Stream], dict[str, str | None]]) -> dict[str, Any]:
-    streams, grid = align.streams, align.grid
-    return {
-        **({} if align.driver is None else {"driver": selection(align.driver)}),
-        **({} if grid is None else {"grid": grid.semantics()}),
-        "lateness_ns": align.lateness,
-        "watermark_scope": align.watermark_scope,
-        "columns": {
-            name: {
-                "stream": selection(streams[name]),
-                "rule": column.rule,
-                "tolerance_ns": column.tolerance,
-                "lateness_ns": column.lateness,
-                "on_missing": column.on_missing,
-                "period": column.period,
-            }
-            for name, column in align.columns.items()
-        },
-    }
+def replica_settings(settings: _Settings, replica: int) -> _Settings:
+    """Return the settings of a replica of an application. ``settings``: those of any of its replicas.
+
+    Replica 0 is the application itself. Each of the others is an application of its own that reads the same topics: its
+    name and its output topics are those of the application with ``.r<replica>`` appended. Raises `SettingsError` if
+    there is no such replica.
+    """
+    application, topics = settings.application, settings.topics
+    if not 0 <= replica < application.replicas:
+        message = (
+            f"there is no replica {replica}, because application.replicas is {application.replicas}: "
+            f"choose one from 0 to {application.replicas - 1}, or raise application.replicas in all processes"
+        )
+        raise SettingsError(message)
+    if replica == application.replica:
+        return settings
+    before = application.replica
+    shared = {name: shared_name(getattr(topics, name), before) for name in ("out", "late", "unmatched", "rejected")}
+    names = {name: replica_name(topic, replica) for name, topic in shared.items()}
+    return settings.model_copy(
+        update={
+            "application": application.model_copy(update={"name": replica_name(application.shared_name, replica)}),
+            "topics": topics.model_copy(update=names),
+        }
+    )

@@ -1,4 +1,7 @@
-"""Fuzz targets for results in JSON, pairs and aligned rows: as the database connector reads them, and as input."""
+"""Fuzz targets for results in JSON: pairs and aligned rows, as the database connector reads them, and as input.
+
+Start records are among them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from broker.wire.records import decode_joined
+from broker.wire.start_records import encode_start, read_start
 from db_connector.sinks.points import LINE_BYTES_MAX, point_line
 from db_connector.sinks.sink import UnrepresentableError
 from joiner.runtime.task.decoding.messages import Messages
@@ -77,3 +81,22 @@ def read_row(value: bytes) -> str:
     unit.apply({DATA: Messages.of([0], [BASE_MS + 1], [value])}, {DATA: 1})
     assert Unit.restore(_AGAIN, 0, unit.snapshot()).counts == unit.counts
     return make_point(value)
+
+
+def starts(mutator: Mutator) -> bytes:
+    """Return a start record, mostly with invalid parts."""
+    count = 5_000 if mutator.is_large() else mutator.one_of(1, 1, 2, 5)
+    vector = {f"machine.{number}": mutator.one_of(0, 5, 2**63 - 1) for number in range(count)}
+    return mutator.json({"start": vector}) if mutator.draw.random() < 0.7 else encode_start(vector)
+
+
+def read_starts(value: bytes) -> str:
+    """Check that a start record is read as it is written, and that an application does not select it as input."""
+    unit, vector = Unit(_AGAIN, 0, {DATA: 0}), read_start(value)
+    effects = unit.apply({DATA: Messages.of([0], [BASE_MS + 1], [value])}, {DATA: 1})
+    if vector is None:
+        return "something else"
+    assert read_start(encode_start(vector)) == vector
+    assert unit.counts["not_selected"] == 1
+    assert not effects.rejected
+    return "start record"

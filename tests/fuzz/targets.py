@@ -47,7 +47,7 @@ from tests.fuzz.arrow_targets import arrow_message, read_arrow, read_results, re
 from tests.fuzz.mqtt_targets import mqtt_messages, parse_messages
 from tests.fuzz.mutation import ODD, Mutator
 from tests.fuzz.protobuf_targets import protobuf_message, read_protobuf
-from tests.fuzz.result_targets import aligned_row, assert_clear, joined, make_point, read_row
+from tests.fuzz.result_targets import aligned_row, assert_clear, joined, make_point, read_row, read_starts, starts
 from tests.unit.db_connector.test_contract import FakeInflux
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
 
@@ -429,7 +429,6 @@ _DATA: Final = Target("records of the data topic", _records, _read_records)
 _STATE: Final = Target("state records", _state_values, _restore)
 _CONTROL: Final = Target("control records", _control, _hear)
 _RESULTS: Final = Target("results", joined, make_point)
-_ROWS: Final = Target("aligned rows", aligned_row, read_row)
 
 TARGETS: Final = (
     # Weighted by cost: a settings case takes a hundred times as long as an event.
@@ -438,7 +437,7 @@ TARGETS: Final = (
     *[_STATE] * 3,
     *[_CONTROL] * 5,
     *[_RESULTS] * 4,
-    *[_ROWS] * 2,
+    *[Target("aligned rows", aligned_row, read_row)] * 2,
     Target("records in Arrow", arrow_message, read_arrow),
     Target("results in Arrow", results_message, read_results),
     *[Target("MQTT messages in other formats", mqtt_messages, parse_messages)] * 2,
@@ -447,4 +446,5 @@ TARGETS: Final = (
     Target("offset metadata", _metadata, _read_metadata),
     Target("settings files", _settings_file, _load),
     Target("flags of the simulator", _flags, _read_flags),
+    Target("start records", starts, read_starts),
 )

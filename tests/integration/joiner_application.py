@@ -32,7 +32,7 @@ from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import Checkpoint
-from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.settings import JoinerSettings, replica_settings
 from tests.integration.joiner_process import UNITS, Joiner
 from tests.integration.services import (
     DEADLINE_S,
@@ -188,6 +188,8 @@ class Application:
     data_format: str = "json"
     data: str = ""
     """The input topic, if it belongs to another application."""
+    replica: int = 0
+    """The replica that is waited for and verified."""
     name: str = field(default_factory=lambda: f"j{uuid.uuid4().hex[:10]}")
     started: list[Joiner] = field(default_factory=list)
     _admin: AdminClient | None = None
@@ -221,7 +223,7 @@ class Application:
 
     def settings(self) -> JoinerSettings:
         """Return the settings as the joiner reads them."""
-        return load_settings(JoinerSettings, self.config)
+        return replica_settings(load_settings(JoinerSettings, self.config), self.replica)
 
     def admin(self) -> AdminClient:
         """Return a client for describing and changing topics."""
@@ -344,11 +346,12 @@ class Application:
         dead_letters = [decode_rejected(value) for value in self.values("rejected")]
         return {(dead_letter.partition, dead_letter.offset): dead_letter for dead_letter in dead_letters}
 
-    def verify(self) -> dict[str, Any]:
-        """Return the tester's findings. Fail if there is a difference."""
+    def verify(self, *, merged: bool = False) -> dict[str, Any]:
+        """Return the tester's findings about `replica` or the merged outputs. Fail if there is a difference."""
         report = self.folder / "report.json"
         report.unlink(missing_ok=True)
-        status = tester(["verify", "--config", str(self.config), "--json", str(report)])
+        which = ["--merged"] if merged else ["--replica", str(self.replica)]
+        status = tester(["verify", "--config", str(self.config), "--json", str(report), *which])
         findings: dict[str, Any] = json.loads(report.read_text()) if report.exists() else {}
         assert status == 0, findings
         return findings
@@ -362,6 +365,8 @@ class Application:
             *(self.topic(kind) for kind in TOPICS),
             *(f"{self.name}.{kind}" for kind in ("state", "control", "audit", "other", "elsewhere")),
             *(f"{self.name}.elsewhere.{kind}" for kind in TOPICS),
+            *(f"{self.topic(kind)}.{part}" for kind in TOPICS if kind != "data" for part in ("r1", "merged")),
+            *(f"{self.name}.{kind}" for kind in ("r1.state", "r1.control", "merged.state")),
         ]
         for future in self.admin().delete_topics(names, operation_timeout=DEADLINE_S).values():
             future.exception()  # topics that were never created cannot be deleted

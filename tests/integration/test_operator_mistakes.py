@@ -166,7 +166,7 @@ def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app:
         if change is None:
             manifest = json.dumps({"format": FORMAT_VERSION + 1, "serial": "of another kind"}).encode()
         else:
-            data = change(state.snapshot(newest))
+            data = change(state.snapshot(newest, "joiner reset"))
             digest = hashlib.sha256(data).hexdigest()
             made = Manifest(FORMAT_VERSION, serial, slot, 1, len(data), digest, newest.offsets, newest.fingerprint)
             manifest = encode(made)

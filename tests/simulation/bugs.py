@@ -335,7 +335,7 @@ def dangling_counts_as_rolled_back() -> AbstractContextManager[None]:
     """A dangling transaction counts as aborted, and the unit continues from its last visible checkpoint."""
     resolve = dangling.resolve
 
-    def wrong(settings: Any, found: Any, transactions: Any, checkpoint: Any, clock: Any, _again: Any) -> Effects:
+    def wrong(settings: Any, found: Any, transactions: Any, checkpoint: Any, clock: Any, _again: Any) -> Any:
         nothing = dangling.ReplayedEffects(Effects(), {})
         return resolve(settings, found, transactions, checkpoint, clock, lambda: nothing)
 

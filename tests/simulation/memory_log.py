@@ -63,6 +63,8 @@ class Log:
         self.end = 0
         self.entries: list[Entry] = []
         self.archive: list[Entry] = []
+        self.left_open: list[tuple[Transaction, list[Entry]]] = []
+        """The transactions of which this partition has never got the marker, as decided, and their records here."""
         self.epochs: dict[int, int] = {}
         """The newest epoch of each producer that has written a record or a marker to this partition."""
         self._first_open: dict[Transaction, int] = {}
@@ -106,8 +108,10 @@ class Log:
         left = Transaction(transaction.producer, transaction.epoch, transaction.begun_s, logs=[self])
         self._first_open[left] = self._first_open.pop(transaction)
         transaction.logs.remove(self)
-        for entry in self.archive:
-            entry.transaction = left if entry.transaction is transaction else entry.transaction
+        records = [entry for entry in self.archive if entry.transaction is transaction]
+        self.left_open.append((transaction, records))
+        for entry in records:
+            entry.transaction = left
 
     def read(self, position: int, count_max: int, *, committed: bool) -> tuple[list[Entry], int]:
         """Return up to ``count_max`` records starting at ``position``, and the next position to read from."""

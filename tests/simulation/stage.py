@@ -83,7 +83,8 @@ class _Lines(logging.Handler):
         self._world.note(str(record.msg), *(record.args if isinstance(record.args, tuple) else (record.args,)))
 
 
-def _facts(kafka: MemoryKafka) -> dict[str, TopicFacts]:
+def facts_of(kafka: MemoryKafka) -> dict[str, TopicFacts]:
+    """Return the facts of all topics."""
     return {name: TopicFacts(topic.topic_id, len(topic.logs)) for name, topic in kafka.topics.items()}
 
 
@@ -110,7 +111,7 @@ def on_stage(world: World) -> Iterator[None]:
         (services, "ThreadPoolExecutor", partial(SimulatedPool, world)),
         # A single interpreter runs thousands of simulated processes.
         (process, "tune_gc", lambda: None),
-        (process, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
+        (process, "wait_for_topics", lambda *_: facts_of(world.link.kafka)),
         (snapshot_log, "CHUNK_BYTES_MAX", CHUNK_BYTES),
         (transaction, "SNAPSHOT_BYTES_MAX", world.snapshot_bytes_max),
         # Called in the same thread, because no other thread may run now.

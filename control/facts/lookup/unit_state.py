@@ -17,9 +17,8 @@ from control.facts.lookup.one_at_a_time import DeadlinePassed, Unavailable
 from joiner.runtime.kafka.batches.registry import schemas_of
 from joiner.runtime.kafka.clients import log_range, make_admin, read_to_end
 from joiner.runtime.kafka.readers import ClaimCancelled, Readers
-from joiner.runtime.model import StateLog, UnitStopped, checkpoint_key, manifest_key
+from joiner.runtime.model import StateLog, UnitStopped, checkpoint_key, manifest_key, semantic_differences
 from joiner.runtime.ownership.restore import build_state
-from joiner.runtime.settings import semantic_differences
 from joiner.runtime.task.unit import Unit
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ def _build(readers: Readers, log: _Log, checkpoint: Checkpoint, deadline: Deadli
     is_ahead = any(at > checkpoint.offsets.get(topic, -1) for topic, at in newest.offsets.items())
     if is_ahead or newest.fingerprint != checkpoint.fingerprint:
         raise Unavailable(why)
-    saved = log.state.snapshot(newest)
+    saved = log.state.snapshot(newest, readers.settings.application.command("reset"))
     restored = Unit.restore(readers.settings, checkpoint.unit, saved, schemas_of(readers.settings))
     at_ms = log.at_ms[manifest_key(checkpoint.unit, newest.slot)]
     return UnitState(restored, AsOf("snapshot", restored.offsets, at_ms, why))

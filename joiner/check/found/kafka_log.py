@@ -11,10 +11,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Self
 
+import msgspec
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from broker.kafka.client_log import client_logger
+from broker.kafka.replicas import merged_topic
 from broker.kafka.topics import TopicFacts, topic_facts
 from broker.settings import SettingsError
 from joiner.check.found.evidence import EvidenceError, Message
@@ -22,6 +24,7 @@ from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.clients import EARLIEST, LATEST
 from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
 from joiner.runtime.model import FORMAT_VERSION, checkpoint_key, decode_checkpoint
+from joiner.runtime.settings import replica_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,8 +54,14 @@ class KafkaEvidence:
     Raises `SettingsError` if the Kafka client rejects its settings.
     """
 
-    def __init__(self, settings: JoinerSettings, *, stall_s: float = 90.0) -> None:
+    def __init__(self, settings: JoinerSettings, *, stall_s: float = 90.0, is_merged: bool = False) -> None:
+        """``is_merged``: read the merged outputs of all replicas. A unit's C is that of the replica furthest ahead."""
         self._settings = settings
+        self._replicas = [settings]
+        self._outputs = settings.output_topics
+        if is_merged:
+            self._replicas = [replica_settings(settings, number) for number in range(settings.application.replicas)]
+            self._outputs = {kind: merged_topic(topic) for kind, topic in self._outputs.items()}
         self._stall_s = stall_s
         self._checkpoints: dict[int, Checkpoint | None] = {}
         self._ends: dict[tuple[str, int], int] = {}
@@ -109,21 +118,18 @@ class KafkaEvidence:
             if checkpoint is not None:
                 _check_topics(checkpoint, facts, partitions)
             self._checkpoints[unit] = checkpoint
-        for topic in (*self._settings.output_topics.values(), *self._settings.input_topics):
+        for topic in (*self._outputs.values(), *self._settings.input_topics):
             for partition in range(partitions):
                 self._ends[topic, partition] = self._range(topic, partition)[1]
 
     def _topic_facts(self) -> dict[str, TopicFacts]:
         partitions = self._settings.topics.partitions
         servers = self._settings.kafka.bootstrap_servers
-        names = [
-            *self._settings.output_topics.values(),
-            self._settings.state_topic,
-            *self._settings.input_topics,
-        ]
+        names = [*self._outputs.values(), self._settings.state_topic, *self._settings.input_topics]
+        others = [replica.state_topic for replica in self._replicas]
         try:
             reach_kafka(self._admin, servers, min(self._stall_s, _REQUEST_TIMEOUT_S), SystemClock())
-            facts = topic_facts(self._admin, names)
+            facts = topic_facts(self._admin, [*dict.fromkeys([*names, *others])])
         except KafkaAway as error:
             raise EvidenceError(str(error)) from error
         except KafkaException as error:
@@ -138,6 +144,8 @@ class KafkaEvidence:
         if faults:
             message = "; ".join(faults) + "; check that the pipeline ran with these settings"
             raise EvidenceError(message)
+        # A replica may never have been started.
+        self._replicas = [replica for replica in self._replicas if replica.state_topic in facts]
         return facts
 
     def checkpoint(self, unit: int) -> Checkpoint | None:
@@ -150,20 +158,20 @@ class KafkaEvidence:
 
     def late(self) -> Iterator[Message]:
         """See `Evidence.late`."""
-        return self._whole(self._settings.topics.late)
+        return self._whole(self._outputs["late"])
 
     def rejected(self) -> Iterator[Message]:
         """See `Evidence.rejected`."""
-        return self._whole(self._settings.topics.rejected)
+        return self._whole(self._outputs["rejected"])
 
     def unmatched(self) -> Iterator[Message]:
         """See `Evidence.unmatched`."""
-        topic = self._settings.output_topics.get("unmatched")
+        topic = self._outputs.get("unmatched")
         return iter(()) if topic is None else self._whole(topic)
 
     def out(self, unit: int) -> Iterator[Message]:
         """See `Evidence.out`."""
-        return self._partition(self._settings.topics.out, unit)
+        return self._partition(self._outputs["out"], unit)
 
     def inputs(self, unit: int, topic: str, start: int, stop: int) -> Iterator[Message]:
         """See `Evidence.inputs`."""
@@ -260,11 +268,17 @@ class KafkaEvidence:
         )
 
     def _newest_checkpoint(self, unit: int) -> Checkpoint | None:
-        """Return the newest checkpoint, or None if there is none.
+        """Return the newest checkpoint, of the replica that is furthest ahead if there are several, or None."""
+        found = [self._read_checkpoint(replica, unit) for replica in self._replicas]
+        known = [one for one in found if one is not None]
+        return max(known, key=lambda one: sum(one.offsets.values()), default=None)
+
+    def _read_checkpoint(self, replica: JoinerSettings, unit: int) -> Checkpoint | None:
+        """Return a replica's newest checkpoint, or None if there is none.
 
         Searches the unit's partition of the state topic backwards, in growing steps.
         """
-        topic, key = self._settings.state_topic, checkpoint_key(unit).encode()
+        topic, key = replica.state_topic, checkpoint_key(unit).encode()
         low, high = self._range(topic, unit)
         length = _TAIL_OFFSETS
         while True:
@@ -274,7 +288,7 @@ class KafkaEvidence:
                 if message.key == key:
                     newest = message
             if newest is not None and newest.value is not None:
-                return _decode_checkpoint(newest)
+                return _of_application(_decode_checkpoint(newest), replica, self._settings)
             if start == low:
                 return None
             length *= 16
@@ -305,6 +319,14 @@ def _decode_checkpoint(message: Message) -> Checkpoint:
         )
         raise EvidenceError(text)
     return checkpoint
+
+
+def _of_application(found: Checkpoint, replica: JoinerSettings, settings: JoinerSettings) -> Checkpoint:
+    """Return a replica's checkpoint, as if ``settings`` had written it, whose merged output is the same."""
+    if replica is settings or found.fingerprint != replica.fingerprint():
+        return found
+    semantics, fingerprint = settings.semantics(), settings.fingerprint()
+    return msgspec.structs.replace(found, fingerprint=fingerprint, semantics=semantics, founded={})
 
 
 def _check_topics(checkpoint: Checkpoint, facts: dict[str, TopicFacts], partitions: int) -> None:

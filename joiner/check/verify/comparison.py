@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from broker.wire.records import Rejected, Unreadable, decode_rejected, join_of, pair_id
+from broker.wire.start_records import read_start
 from joiner.check.verify.pairs import FoundJoined, FoundRecord, altered_fields, altered_record
 from joiner.check.verify.rows import RowComparison
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from joiner.check.found.evidence import Evidence, Message
     from joiner.check.found.findings import Findings, Tally
     from joiner.check.verify.judgement import SideJudgement, UnitJudgement
     from joiner.check.verify.pairs import ExpectedPairs
     from joiner.check.verify.rows import ExpectedRows
+    from joiner.runtime.model import Checkpoint
     from joiner.runtime.settings import JoinerSettings
 
 RESULTS: Final = "results"
@@ -78,14 +80,30 @@ class Outputs:
     foreign_rejected: list[Rejected] = field(default_factory=list)
 
 
-def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Findings) -> Outputs:
+Ends = dict[tuple[str, int], int]
+"""By topic and partition: the offset at which a unit's output begins. It wrote what precedes that before its reset."""
+
+
+def ends_before(begun: Mapping[int, Checkpoint], settings: JoinerSettings) -> Ends:
+    """Return where the output of each unit begins. ``begun``: checkpoints by unit.
+
+    Without replicas, this is empty: after a reset, consumers get all results again, and the check reports them. Readers
+    of replicas do not.
+    """
+    if settings.application.replicas == 1:
+        return {}
+    return {(topic, unit): at for unit, one in begun.items() for topic, at in one.result_ends.items()}
+
+
+def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Findings, ends: Ends) -> Outputs:
     """Read the application's late and unmatched records and dead letters.
 
-    Count those of other applications and services, and report messages that cannot be decoded.
+    Count those of other applications and services, and report messages that cannot be decoded. Replicas write content
+    that names the application they share. ``ends``: leave out what the application has written before these offsets.
     """
-    outputs, application = Outputs(), settings.application.name
+    outputs, application = Outputs(), settings.application.shared_name
     for what, messages in ((LATE, evidence.late()), (UNMATCHED, evidence.unmatched())):
-        for message in messages:
+        for message in without_starts(messages, ends):
             try:
                 found = _ids.decode(message.value or b"")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -95,11 +113,14 @@ def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Finding
                 outputs.by_kind[what].setdefault(found.id, []).append(message)
             else:
                 findings.count(f"{what} of other applications")
-    for message in evidence.rejected():
+    # Dead letters of other services count wherever they are.
+    for message in without_starts(evidence.rejected(), {}):
         try:
             dead_letter = decode_rejected(message.value or b"")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             findings.differ("unexpected", REJECTED, "", f"{message.place}: not a dead letter: {error}")
+            continue
+        if dead_letter.source == application and _precedes(message, ends):
             continue
         if dead_letter.source == application:
             outputs.rejected.setdefault(dead_letter.id, []).append((message, dead_letter))
@@ -107,6 +128,15 @@ def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Finding
             findings.count("dead letters of other services")
             outputs.foreign_rejected.append(dead_letter)
     return outputs
+
+
+def without_starts(messages: Iterable[Message], ends: Ends) -> Iterator[Message]:
+    """Yield the messages in an output topic from ``ends`` on that are not start records."""
+    return (message for message in messages if not _precedes(message, ends) and read_start(message.value) is None)
+
+
+def _precedes(message: Message, ends: Ends) -> bool:
+    return message.offset < ends.get((message.topic, message.partition), 0)
 
 
 def compare_results(
@@ -226,10 +256,20 @@ def _shown_pair(want: ExpectedPairs, at: int, judgement: UnitJudgement) -> str:
 
 
 def compare_late(
-    judgement: UnitJudgement, side: SideJudgement, outputs: Outputs, due: dict[str, int], findings: Findings
+    judgement: UnitJudgement,
+    side: SideJudgement,
+    outputs: Outputs,
+    founded: dict[str, int],
+    due: dict[str, int],
+    findings: Findings,
 ) -> None:
-    """Compare one side's late records with the late topic, and remove them from ``outputs``."""
+    """Compare one side's late records with the late topic, and remove them from ``outputs``.
+
+    Those before the offsets ``founded`` are not expected.
+    """
     for seq in sorted(side.late):
+        if judgement.offset(seq) < founded[side.topic]:
+            continue
         identity = f"{side.join.name}:{judgement.unit}:{side.side}:{judgement.position(seq)}"
         is_due = judgement.offset(seq) < due[side.topic]
         _compare_output(LATE, identity, seq, side, judgement, outputs, findings, is_due=is_due)
@@ -292,10 +332,17 @@ def _altered_output(message: Message, side: SideJudgement, judgement: UnitJudgem
     return wrong + altered_record(found.record, record, "record.")
 
 
-def compare_rejected(judgement: UnitJudgement, outputs: Outputs, due: dict[str, int], findings: Findings) -> None:
-    """Compare the unit's rejected records with the dead letters, and remove them from ``outputs``."""
+def compare_rejected(
+    judgement: UnitJudgement, outputs: Outputs, founded: dict[str, int], due: dict[str, int], findings: Findings
+) -> None:
+    """Compare the unit's rejected records with the dead letters, and remove them from ``outputs``.
+
+    Those before the offsets ``founded`` are not expected.
+    """
     tally = findings.tally(REJECTED)
     for identity, want in judgement.rejected.items():
+        if want.offset < founded[want.topic]:
+            continue
         found = outputs.rejected.pop(identity, [])
         place = f"rejected record {want.topic} partition {want.partition} offset {want.offset} ({want.reason})"
         is_due = want.offset < due[want.topic]

@@ -2,7 +2,8 @@
 
 These rules apply, in order, to a message in partition u of input topic t, where u is the unit:
 
-1. A message that is neither a record nor a watermark is rejected.
+1. A start record (see `broker.wire.start_records`) is not selected. Any other message that is neither a record nor a
+   watermark is rejected.
 2. A record that no side of an operator selects, or a watermark that covers no side, is not selected, and the rules
    below do not apply to it. A watermark without a quantity covers all sides that read t. One with a quantity covers
    the sides that select this quantity, but not a side that reads the whole topic.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.partitioner import partition_of
 from broker.wire.records import ROW_BITS, Record, Rejected, Unreadable, Watermark, decode_data, reject
+from broker.wire.start_records import read_start
 from joiner.check.model.expected import ACCEPTED, LATE, Judge
 from joiner.check.model.oracle import ALL_KEYS
 from joiner.mapping.reading import MappedTopic
@@ -125,7 +127,7 @@ class UnitJudgement:
 
     def _read(self, message: Message, sides: list[SideJudgement], by_quantity: dict[str, list[SideJudgement]]) -> None:
         entries = [*self.entries(message)]
-        if message.topic in self._mappings:
+        if message.topic in self._mappings or read_start(message.value) is not None:
             self.read_count += 1
             self.not_selected += not entries
         else:
@@ -150,12 +152,14 @@ class UnitJudgement:
                 self._judge(entry, content, selecting)
 
     def entries(self, message: Message) -> Iterator[Entry]:
-        """Yield the entries in an input message: a single one, or one for each row if messages hold many records.
+        """Yield the entries in an input message: a single one, one for each row if messages hold many records, or none.
 
         A position is the offset or, if messages hold many records, the offset shifted by `ROW_BITS` plus the row.
         """
         if (mapping := self._mappings.get(message.topic)) is not None:
             yield from self._mapped(message, mapping)
+            return
+        if read_start(message.value) is not None:
             return
         value, seq = message.value, message.offset << ROW_BITS if self._has_rows else message.offset
         if self._has_rows and value and not value.startswith(b"{"):
@@ -264,7 +268,7 @@ class UnitJudgement:
         dead_letter = reject(
             entry.value,
             reason,
-            source=self._settings.application.name,
+            source=self._settings.application.shared_name,
             topic=message.topic,
             partition=message.partition,
             offset=message.offset,

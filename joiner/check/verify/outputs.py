@@ -23,7 +23,7 @@ from joiner.check.verify.judgement import UnitJudgement
 from joiner.check.verify.output_watermarks import without_watermarks
 from joiner.check.verify.pairs import certain_now, expect_pairs
 from joiner.check.verify.rows import expect_rows, rows_now
-from joiner.runtime.settings import semantic_differences
+from joiner.runtime.model import semantic_differences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,9 +42,14 @@ class WrongApplicationError(Exception):
 
 
 class Span(NamedTuple):
-    """Offsets by input topic: where the unit started, C (``due``) and C' (``stop``)."""
+    """Offsets by input topic: where the unit started, C (``due``) and C' (``stop``).
+
+    ``founded``: up to where the unit of a replica was founded; nothing that was due there is expected of it. Otherwise,
+    it is ``start``.
+    """
 
     start: dict[str, int]
+    founded: dict[str, int]
     due: dict[str, int]
     stop: dict[str, int]
 
@@ -81,7 +86,7 @@ def verify(
     """Check an application. Raises `EvidenceError` or `WrongApplicationError` if it cannot be checked."""
     findings = Findings(examples_max)
     begun = _begun_units(settings, evidence, findings)
-    outputs = comparison.read_outputs(evidence, settings, findings)
+    outputs = comparison.read_outputs(evidence, settings, findings, comparison.ends_before(begun, settings))
     for unit in range(settings.topics.partitions):
         result = _verify_unit(settings, evidence, unit, begun.get(unit), outputs, findings)
         for check in further:
@@ -130,16 +135,17 @@ def _verify_unit(
     outputs: comparison.Outputs,
     findings: Findings,
 ) -> UnitResult:
-    results = without_watermarks(list(evidence.out(unit)), settings, findings)
+    ends = comparison.ends_before({} if checkpoint is None else {unit: checkpoint}, settings)
+    results = without_watermarks(list(comparison.without_starts(evidence.out(unit), ends)), settings, findings)
     span = _span(settings, checkpoint, evidence.checkpoint_after(unit))
     judgement = UnitJudgement(settings, unit)
     pairs, rows = _judge_unit(settings, evidence, span, judgement)
     comparison.compare_results(pairs, rows, results, judgement, settings.events.time_unit, findings)
     for side in judgement.sides:
-        comparison.compare_late(judgement, side, outputs, span.due, findings)
+        comparison.compare_late(judgement, side, outputs, span.founded, span.due, findings)
         if side.join.name in pairs:
             comparison.compare_unmatched(judgement, side, pairs[side.join.name], outputs, findings)
-    comparison.compare_rejected(judgement, outputs, span.due, findings)
+    comparison.compare_rejected(judgement, outputs, span.founded, span.due, findings)
     for want in pairs.values():
         comparison.compare_failed(want, judgement, outputs, findings)
     for want_rows in rows.values():
@@ -157,12 +163,13 @@ def _span(settings: JoinerSettings, checkpoint: Checkpoint | None, later: Checkp
     newest = later or checkpoint
     if newest is None:
         nothing = dict.fromkeys(settings.input_topics, 0)
-        return Span(nothing, nothing, nothing)
+        return Span(nothing, nothing, nothing, nothing)
     _check_same_application(settings, newest)
-    due = newest.start if checkpoint is None else checkpoint.offsets
-    span = Span(newest.start, due, newest.offsets)
+    founded = newest.founded or newest.start
+    due = founded if checkpoint is None else checkpoint.offsets
+    span = Span(newest.start, founded, due, newest.offsets)
     for topic in settings.input_topics:
-        if not all(topic in offsets for offsets in (span.start, span.due, span.stop)):
+        if not all(topic in offsets for offsets in span):
             message = f"the checkpoint of unit {newest.unit} has no offset for the input topic {topic}"
             raise EvidenceError(message)
         if span.stop[topic] < span.due[topic]:
@@ -179,23 +186,33 @@ def _judge_unit(
 ) -> tuple[dict[str, ExpectedPairs], dict[str, ExpectedRows]]:
     """Return each join's permitted pairs and each align's permitted rows, and mark those that are required."""
     topics = {side.topic: None for side in judgement.sides}
-    for topic in topics:
-        judgement.read(topic, evidence.inputs(judgement.unit, topic, span.start[topic], span.due[topic]))
     sides = {operator.name: judgement.sides_of(operator.name) for operator in settings.operators}
-    pairs_due: dict[str, Certain] = {}
-    rows_due: dict[str, Rows[RowKey]] = {}
+
+    def read(begin: dict[str, int], end: dict[str, int]) -> None:
+        for topic in topics:
+            judgement.read(topic, evidence.inputs(judgement.unit, topic, begin[topic], end[topic]))
+
+    def certain() -> tuple[dict[str, Certain], dict[str, Rows[RowKey]]]:
+        """Return what is certain of each join and each align, given the records read so far."""
+        pairs = {join.name: certain_now(join, sides[join.name]) for join in settings.join}
+        return pairs, {align.name: rows_now(judgement, align, sides[align.name]) for align in settings.align}
+
+    nothing: tuple[dict[str, Certain], dict[str, Rows[RowKey]]] = ({}, {})
+    pairs_before, rows_before = pairs_due, rows_due = nothing
+    if span.founded != span.start:
+        read(span.start, span.founded)
+        pairs_before, rows_before = certain()
+    read(span.founded, span.due)
     if span.stop != span.due:
-        pairs_due = {join.name: certain_now(join, sides[join.name]) for join in settings.join}
-        rows_due = {align.name: rows_now(judgement, align, sides[align.name]) for align in settings.align}
-    for topic in topics:
-        if span.stop[topic] > span.due[topic]:
-            judgement.read(topic, evidence.inputs(judgement.unit, topic, span.due[topic], span.stop[topic]))
+        pairs_due, rows_due = certain()
+        read(span.due, span.stop)
     pairs = {
-        join.name: expect_pairs(judgement, join, sides[join.name], pairs_due.get(join.name)) for join in settings.join
+        name: expect_pairs(judgement, join, sides[name], pairs_due.get(name), pairs_before.get(name))
+        for name, join in ((join.name, join) for join in settings.join)
     }
     rows = {
-        align.name: expect_rows(judgement, align, sides[align.name], rows_due.get(align.name))
-        for align in settings.align
+        name: expect_rows(judgement, align, sides[name], rows_due.get(name), rows_before.get(name))
+        for name, align in ((align.name, align) for align in settings.align)
     }
     return pairs, rows
 

@@ -84,14 +84,20 @@ class ExpectedPairs:
 
 
 def expect_pairs(
-    judgement: UnitJudgement, join: JoinSettings, sides: Sequence[SideJudgement], due: Certain | None
+    judgement: UnitJudgement,
+    join: JoinSettings,
+    sides: Sequence[SideJudgement],
+    due: Certain | None,
+    before: Certain | None = None,
 ) -> ExpectedPairs:
     """Return a join's expected output, given the records read so far.
 
-    ``due``: the output that was certain at C, or None if C' = C.
+    ``due``: the output that was certain at C, or None if C' = C. ``before``: output that is not expected, because it
+    was certain when the unit of a replica was founded.
     """
     left, right = sides
-    pairs, unmatched = now = certain_now(join, sides)
+    now = certain_now(join, sides)
+    pairs, unmatched = now = now if before is None else _without(now, before)
     lefts, rights = (
         [judgement.records_of(side)[offset] for offset in seqs.tolist()]
         for side, seqs in ((left, pairs.left_seq), (right, pairs.right_seq))
@@ -122,6 +128,13 @@ def certain_now(join: JoinSettings, sides: Sequence[SideJudgement]) -> Certain:
     by_side = expected.unmatched(*streams, join.tolerance, direction=join.direction, driver=join.driver)
     lefts, rights = (found if join.emits_unmatched(side) else set() for side, found in zip(SIDES, by_side, strict=True))
     return Certain(pairs, (lefts, rights))
+
+
+def _without(now: Certain, before: Certain) -> Certain:
+    """Return the certain output that was not certain before."""
+    known = _is_due(now.pairs, before.pairs)
+    lefts, rights = (some - gone for some, gone in zip(now.unmatched, before.unmatched, strict=True))
+    return Certain(expected.Pairs(*(column[~known] for column in now.pairs)), (lefts, rights))
 
 
 def _is_due(pairs: expected.Pairs, due: expected.Pairs) -> NDArray[np.bool_]:

@@ -101,10 +101,21 @@ class ExpectedRows:
 
 
 def expect_rows(
-    judgement: UnitJudgement, align: AlignSettings, sides: Sequence[SideJudgement], due: Rows[RowKey] | None
+    judgement: UnitJudgement,
+    align: AlignSettings,
+    sides: Sequence[SideJudgement],
+    due: Rows[RowKey] | None,
+    before: Rows[RowKey] | None = None,
 ) -> ExpectedRows:
-    """Return an align's expected rows, given the records read so far. ``due``: the rows at C, or None if C' = C."""
+    """Return an align's expected rows, given the records read so far.
+
+    ``due``: the rows at C, or None if C' = C. ``before``: rows that are not expected, because they were certain when
+    the unit of a replica was founded.
+    """
     rows, known = rows_now(judgement, align, sides), judgement.things
+    if before is not None:
+        expected = {row: one for row, one in rows.rows.items() if row not in before.rows}
+        rows = rows._replace(rows=expected, left_out=rows.left_out - before.left_out)
     records = {} if align.driver is None else judgement.records_of(sides[0])
     ids: dict[str, RowKey] = {}
     things: dict[RowKey, str] = {}

@@ -16,6 +16,7 @@ from broker.partitioner import partition_of
 from broker.settings import SettingsError
 from broker.times import iso_text
 from broker.wire.records import NAME_LENGTH_MAX, Record, Unreadable, decode_data
+from broker.wire.start_records import read_start
 from joiner.cli.proposal.guess import TopicGuess
 from joiner.cli.proposal.samples import Sample, Simple, Table, UnusableSource
 from joiner.cli.proposal.values import StreamGuess, numbered
@@ -353,6 +354,8 @@ def _own_streams(topic: TopicGuess, streams: Sequence[Placed], unit: str) -> Ite
     records: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
     rejected, why = 0, ""
     for sample in topic.source.samples:
+        if read_start(sample.value) is not None:
+            continue
         try:
             found, ts_ns = decode_data(sample.value, unit)
             if isinstance(found, Record):

@@ -6,7 +6,7 @@ By default, consumers read only committed data. They never commit offsets on the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -24,6 +24,10 @@ TIMEOUT_S: Final = 30.0
 """Timeout for a request to Kafka, long enough for a broker to restart."""
 
 _RETRY_S: Final = 0.1
+
+LOOK_S: Final = 0.05
+FIRST_LOOK_S: Final = 0.005
+"""The longest and the first interval between checks for markers, which usually arrive within milliseconds."""
 
 READ_WAIT_S: Final = 0.01
 """How long reading part of a log waits for messages before it looks whether to go on."""
@@ -135,6 +139,40 @@ def log_ends(consumer: Consumer, topics: Iterable[str], partition: int) -> dict[
         if place.error is not None:
             raise KafkaException(place.error)
     return {place.topic: place.offset for place in places}
+
+
+def wait_until_ended(
+    consumer: Consumer,
+    kafka: KafkaSettings,
+    clock: Clock,
+    offsets: Mapping[str, int],
+    partition: int,
+    owner: str,
+    limit_s: float = TIMEOUT_S,
+) -> None:
+    """Wait until all transactions at or before an offset have ended in the same partition of several topics.
+
+    ``consumer``: a read-committed one. ``owner``: who waits, for the message. Raises KafkaException if a transaction is
+    still open after ``limit_s``, or if a request fails.
+    """
+    deadline_s, wait_s = clock.monotonic_s() + limit_s, FIRST_LOOK_S
+    while behind := {topic: at for topic, at in log_ends(consumer, offsets, partition).items() if at <= offsets[topic]}:
+        if clock.monotonic_s() > deadline_s:
+            raise timed_out(_what_is_open(kafka, behind, partition, owner, limit_s))
+        clock.sleep(wait_s)
+        wait_s = min(2 * wait_s, LOOK_S)
+
+
+def _what_is_open(
+    kafka: KafkaSettings, open_from: Mapping[str, int], partition: int, owner: str, limit_s: float
+) -> str:
+    """Return the error message for a transaction that our abort did not end because it is another producer's."""
+    places = ", ".join(f"{topic} [{partition}] from offset {at}" for topic, at in open_from.items())
+    topic, at = next(iter(open_from.items()))
+    return (
+        f"a transaction that does not belong to {owner} has been open for {limit_s:.0f} s in {places}. "
+        + how_to_end(kafka, topic, partition, at)
+    )
 
 
 def read_to_end(

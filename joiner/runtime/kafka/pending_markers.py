@@ -16,6 +16,7 @@ from typing import Final, TypeGuard
 import msgspec
 
 from broker.wire.records import Unreadable
+from broker.wire.start_records import read_start
 from joiner.runtime.model import FirstRecord
 
 FIRSTS_MAX: Final = 10_000
@@ -36,11 +37,16 @@ class _Named(msgspec.Struct):
 
 _named = msgspec.json.Decoder(_Named)
 
+BEGINNING: Final = "{}"
+"""The identity of a start record with an empty vector, the only kind whose loss would mislead readers. All are equal,
+but since only claims write them, one that is found after a claim's fence is that of this claim or a later one."""
+
 
 def identity_of(value: bytes | None) -> str:
     """Return a string that identifies a record in a result topic, even if several applications write to the topic.
 
-    The string is empty if the record has no id and is not a watermark. A watermark is identified by its content.
+    The string is empty if the record has no id, is not a watermark, and is not a start record with an empty vector. A
+    watermark is identified by its content.
 
     The id of a result includes the name of its join, and applications that share a topic must not have joins with the
     same name. A message that holds many results is identified by its first result.
@@ -53,6 +59,8 @@ def identity_of(value: bytes | None) -> str:
         return ""
     if not named.id and named.mark:
         return f"{bytes(named.mark).decode()} {named.quantity} {named.thing}"
+    if not named.id and value is not None:
+        return BEGINNING if read_start(value) == {} else ""
     return f"{named.application or named.source} {named.id}" if named.id else ""
 
 

@@ -66,6 +66,23 @@ def snapshot_records(
     return records, SnapshotPlace(serial, chunks)
 
 
+def beginning(state: StateLog, checkpoint: Checkpoint, snapshot: bytes | None) -> Records:
+    """Return the records to write before ``checkpoint``, so that a unit begins there instead of continuing ``state``.
+
+    ``snapshot``: the unit's state at the checkpoint's offsets, or None if that is empty.
+
+    The old records are deleted first, the old checkpoint with them: without its snapshots, the unit must not be
+    continued from there if the rest is not written.
+    """
+    deleted: Records = [(key, None) for key in state.values]
+    if snapshot is None:
+        return deleted
+    # The serial number is 1. A replay for missing output starts from the snapshot before the newest one, but if only
+    # one is left and its number is not 0, it starts from that one. Here, nothing is due before it.
+    records, _ = snapshot_records(snapshot, SnapshotPlace(0, [0] * SLOTS), checkpoint, checkpoint.result_ends)
+    return deleted + records
+
+
 def cut(records: Records, bytes_max: int) -> list[Records]:
     """Split records into parts with at most ``bytes_max`` bytes of values. A larger value gets a part of its own."""
     parts: list[Records] = []

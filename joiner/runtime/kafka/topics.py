@@ -36,14 +36,31 @@ INTERVAL_S: Final = 5.0
 _ANSWER_S: Final = 10.0
 
 
+class TopicReplaced(TopicError):
+    """Raised if topics were deleted or recreated, and nothing else has changed. ``topics``: their names.
+
+    The message tells how to go on with the input of an application.
+    """
+
+    def __init__(self, message: str, topics: list[str]) -> None:
+        super().__init__(message)
+        self.topics = topics
+
+
 class TopicWatch:
     """Checks that topics still exist and still have the ids and partition counts in ``known``, taken at startup."""
 
     def __init__(
-        self, admin: AdminClient, known: Mapping[str, TopicFacts], clock: Clock, may_grow: Collection[str] = ()
+        self,
+        admin: AdminClient,
+        known: Mapping[str, TopicFacts],
+        clock: Clock,
+        may_grow: Collection[str] = (),
+        *,
+        reset: str = "`joiner reset`",
     ) -> None:
-        """``may_grow``: the topics to which partitions may be added."""
-        self._may_grow = may_grow
+        """``may_grow``: the topics to which partitions may be added. ``reset``: the command to start over with."""
+        self._may_grow, self._reset = may_grow, reset
         self._admin, self._clock = admin, clock
         self._known = dict(known)
         self._asked: dict[str, Any] = {}
@@ -51,7 +68,10 @@ class TopicWatch:
         self._due_s = self._clock.monotonic_s() + INTERVAL_S
 
     def check(self) -> None:
-        """Send a request if one is due, or examine the answer to it. Raises `TopicError` if a topic has changed."""
+        """Send a request if one is due, or examine the answer to it.
+
+        Raises `TopicReplaced` if topics were deleted or recreated, and `TopicError` if they have other partitions.
+        """
         if self._asked:
             if all(future.done() for future in self._asked.values()):
                 answers, self._asked = self._asked, {}
@@ -65,15 +85,21 @@ class TopicWatch:
         self._admin.poll(0)
         absent = {topic for topic, answer in answers.items() if _is_unknown(answer)}
         # A topic must be missing twice in a row, because a broker that has just started may not know every topic yet.
-        changes: list[str | None] = [_gone(topic) for topic in sorted(absent & self._absent)]
+        replaced = {topic: _gone(topic, self._reset) for topic in sorted(absent & self._absent)}
         self._absent = absent
+        changed = []
         for topic, answer in answers.items():
             if answer.exception() is None:
                 answered(KAFKA_LOG)
-                may_grow = topic in self._may_grow
-                changes.append(_change(topic, answer.result(), self._known[topic], may_grow=may_grow))
-        if any(changes):
-            raise TopicError("\n".join(filter(None, changes)))
+                found, known = answer.result(), self._known[topic]
+                if str(found.topic_id) != known.topic_id:
+                    replaced[topic] = _recreated(topic, self._reset)
+                elif len(found.partitions) != known.partitions and topic not in self._may_grow:
+                    changed.append(_with_other_partitions(topic, len(found.partitions), known.partitions))
+        if changed:
+            raise TopicError("\n".join([*replaced.values(), *changed]))
+        if replaced:
+            raise TopicReplaced("\n".join(replaced.values()), list(replaced))
 
 
 def _is_unknown(answer: Any) -> bool:
@@ -81,27 +107,27 @@ def _is_unknown(answer: Any) -> bool:
     return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-def _gone(topic: str) -> str:
+def _gone(topic: str, reset: str) -> str:
     return (
-        f"topic {topic} was deleted while the joiner was running: restore it, or run `joiner reset` and then "
+        f"topic {topic} was deleted while the joiner was running: restore it, or run {reset} and then "
         "restart the joiner, which creates the topic and starts over"
     )
 
 
-def _change(topic: str, found: Any, known: TopicFacts, *, may_grow: bool) -> str | None:
-    if str(found.topic_id) != known.topic_id:
-        return (
-            f"topic {topic} was deleted and recreated while the joiner was running, so its offsets refer to other "
-            "records: start over with `joiner reset` (results of the last few seconds may come from the new topic)"
-        )
-    if len(found.partitions) != known.partitions and not may_grow:
-        return (
-            f"topic {topic} has {len(found.partitions)} partitions, but had {known.partitions} when the joiner "
-            "started: keys would move to other partitions, and their records would no longer be joined. Kafka cannot "
-            "remove partitions: create new topics that all have the same number of partitions (section [topics]), and "
-            "give the application a new name"
-        )
-    return None
+def _recreated(topic: str, reset: str) -> str:
+    return (
+        f"topic {topic} was deleted and recreated while the joiner was running, so its offsets refer to other "
+        f"records: start over with {reset} (results of the last few seconds may come from the new topic)"
+    )
+
+
+def _with_other_partitions(topic: str, found: int, known: int) -> str:
+    return (
+        f"topic {topic} has {found} partitions, but had {known} when the joiner "
+        "started: keys would move to other partitions, and their records would no longer be joined. Kafka cannot "
+        "remove partitions: create new topics that all have the same number of partitions (section [topics]), and "
+        "give the application a new name"
+    )
 
 
 _OTHER_PARTITIONS: Final = (

@@ -20,6 +20,13 @@ that partition then share the outcome of that transaction, and only another comm
    the new snapshot could not repeat their output. If this cannot be known because another program has an open
    transaction, the snapshot is postponed.
 
+If the application has replicas, the first message of a transaction in an output topic is a start record (see
+`broker.wire.start_records`): in the results topic in every transaction, in the others if the transaction, or the one
+before it, also writes output there, and once a minute, because a reader waits for the start records of a topic even if
+nothing is written to it. The first transaction after a claim has those that the claim gives in all of them.
+What a transaction is identified by is its first message other than these, because start records may be equal. Only if
+it has none, a start record with an empty vector identifies it, because losing that would mislead readers.
+
 The ``transactional.id`` is ``<application>-<unit>`` in every runner: the last runner to initialise it owns the unit,
 and the commits of all others fail.
 """
@@ -27,16 +34,25 @@ and the commits of all others fail.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 from confluent_kafka import Consumer, KafkaException
 
+from broker.wire.start_records import encode_start
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.clients import is_fenced, log_ends, make_consumer, names_fencing
-from joiner.runtime.kafka.pending_markers import PendingMarkers, identity_of
-from joiner.runtime.kafka.snapshot_log import SnapshotPlace, cut, snapshot_records
+from joiner.runtime.kafka.clients import (
+    FIRST_LOOK_S,
+    LOOK_S,
+    is_fenced,
+    log_ends,
+    make_consumer,
+    names_fencing,
+)
+from joiner.runtime.kafka.pending_markers import BEGINNING, PendingMarkers, identity_of
+from joiner.runtime.kafka.snapshot_log import SnapshotPlace, beginning, cut, snapshot_records
 from joiner.runtime.kafka.unit_producer import UnitProducer
 from joiner.runtime.model import (
     Checkpoint,
@@ -46,6 +62,7 @@ from joiner.runtime.model import (
     encode,
 )
 from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Outgoing
 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -56,12 +73,12 @@ snapshot, and the unit's next batch waits for the snapshot."""
 _LONG_S: Final = 1.0
 """A transaction takes longer than this if Kafka restarts in the meantime, and rarely otherwise."""
 
+START_RECORDS_S: Final = 60.0
+"""After this time, a transaction has start records in all output topics. In a topic without output, a reader learns
+only from them that a new replica, or one that was away, lacks nothing."""
+
 _MARKERS_S: Final = 5.0
 """How long Kafka may take to write the markers of a transaction after acknowledging its commit."""
-
-LOOK_S: Final = 0.05
-FIRST_LOOK_S: Final = 0.005
-"""The longest and the first interval between checks for markers, which usually arrive within milliseconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +104,48 @@ class Aborted(Exception):
     """
 
 
+class _StartRecords:
+    """Adds start records to the output of one unit's transactions, if the application has replicas."""
+
+    def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
+        self._clock = clock
+        self.offsets: Mapping[str, int] = {}
+        """The vector at which the next transaction begins; empty until it is known."""
+        self._has_replicas, self._out = settings.application.replicas > 1, settings.topics.out
+        self._all = list(settings.output_topics.values())
+        # The topics in which the next transaction needs one, besides the results topic and those that it writes to.
+        self._needed = self._all
+        # The time at which there last was one in every topic.
+        self._everywhere_s = -math.inf
+
+    def begin_at(self, offsets: Mapping[str, int]) -> None:
+        """Set the vector at which the next transaction begins."""
+        self.offsets = offsets
+
+    def begins(self, vectors: Iterable[Mapping[str, int]]) -> bool:
+        """Return whether start records with these vectors say that the output does not continue."""
+        return self._has_replicas and not all(vectors)
+
+    def before(self, messages: Outgoing, vectors: Sequence[Mapping[str, int]] = ()) -> Outgoing:
+        """Return the output of a transaction, with start records first in each topic that needs them.
+
+        ``vectors``: those of the start records, by default that at which the transaction begins.
+        """
+        if not self._has_replicas:
+            return messages
+        values = [encode_start(vector) for vector in vectors or [self.offsets]]
+        now_s = self._clock.monotonic_s()
+        is_due = now_s >= self._everywhere_s + START_RECORDS_S
+        topics = dict.fromkeys([self._out, *(self._all if is_due else self._needed), *messages])
+        if topics.keys() >= set(self._all):
+            self._everywhere_s = now_s
+        # If the last vector is empty, the next start record is the first that says anything.
+        self._needed = self._all if vectors and not vectors[-1] else list(messages)
+        return {
+            topic: messages[topic].after(values) if topic in messages else Batch.of(None, values) for topic in topics
+        }
+
+
 class UnitTransactions:
     """Runs the transactions of one unit, under the unit's transactional id."""
 
@@ -100,6 +159,7 @@ class UnitTransactions:
         self._is_claimed = False
         # The owner in the last checkpoint.
         self._run = self._site = ""
+        self._starts = _StartRecords(settings, clock)
         self._producer = UnitProducer(settings, unit, group_metadata_consumer, clock)
 
     def connect(self) -> None:
@@ -124,11 +184,13 @@ class UnitTransactions:
         snapshot: tuple[bytes, SnapshotPlace] | None = None,
         *,
         removed: Sequence[str] = (),
+        starts: Sequence[Mapping[str, int]] = (),
     ) -> SnapshotPlace | None:
         """Commit the effects and the checkpoint (steps 1-6). If a snapshot is written, return its place, else None.
 
         ``snapshot``: the bytes of a snapshot, which may be postponed, and the place of the previous one. ``removed``:
-        keys to delete from the state topic, by tombstones.
+        keys to delete from the state topic, by tombstones. ``starts``: the vectors of the start records, for the first
+        commit; by default, that of the last commit or, before the first one, that of the checkpoint.
 
         A large snapshot takes additional transactions, and releasing the unit after that takes one more.
 
@@ -136,7 +198,8 @@ class UnitTransactions:
         is unknown. After either, this object must not be used again.
         """
         began_s, place = self._clock.monotonic_s(), None
-        identities = _identities(messages)
+        begun = self._settings.output_topics.values() if self._starts.begins(starts) else ()
+        identities = _identities(messages, begun)
         try:
             self._begin(checkpoint)
             if snapshot is not None and not self._may_replace_snapshot():
@@ -144,7 +207,8 @@ class UnitTransactions:
             is_apart = goes_apart(snapshot)
             # The target may claim a released unit as soon as the release is visible, so the snapshot comes first.
             ours = self._still_ours(checkpoint) if is_apart else checkpoint
-            self._producer.write_all(messages)
+            starts = starts or [self._starts.offsets or checkpoint.offsets]
+            self._producer.write_all(self._starts.before(messages, starts))
             for key in removed:
                 self._producer.write(self._settings.state_topic, key, None)
             if snapshot is not None and not is_apart:
@@ -155,6 +219,7 @@ class UnitTransactions:
                 place = self._write_apart(*snapshot, ours)
             if ours != checkpoint:
                 self._begin(checkpoint)
+                self._producer.write_all(self._starts.before({}))
                 self._finish(checkpoint, self._pending.records({}))
                 self._note_written({}, is_base=False)
             if place is not None or not self._is_claimed or self._was_disturbed(began_s):
@@ -164,15 +229,26 @@ class UnitTransactions:
         self._is_claimed, self._run, self._site = True, checkpoint.run, checkpoint.site
         return place
 
-    def begin_anew(self, state: StateLog, checkpoint: Checkpoint) -> None:
-        """In one transaction, delete the unit's records from the state topic and write ``checkpoint`` instead.
+    def begin_anew(
+        self, state: StateLog, checkpoint: Checkpoint, snapshot: bytes | None = None, *, with_offsets: bool = True
+    ) -> None:
+        """Delete the unit's records from the state topic, and write ``checkpoint`` and a snapshot instead.
 
-        Raises `Fenced` and `Aborted` as `commit` does.
+        This takes one transaction or, if the snapshot is large, several: the first deletes the old checkpoint, so that
+        no interrupted reset is continued; the last writes the new one and, unless ``with_offsets`` is false, the
+        group's offsets, which without a checkpoint say that the topic was deleted. Raises what `commit` does.
         """
+        parts = cut(beginning(state, checkpoint, snapshot), SNAPSHOT_BYTES_MAX) or [[]]
         try:
-            self._begin(checkpoint)
-            for key in state.values:
-                self._producer.write(self._settings.state_topic, key, None)
+            for part in parts:
+                self._producer.begin()
+                if with_offsets and part is parts[-1]:
+                    self._producer.send_offsets(checkpoint.offsets)
+                for key, value in part:
+                    self._producer.write(self._settings.state_topic, key, value)
+                if part is not parts[-1]:
+                    self._producer.commit()
+                    self._note_written({}, is_base=False)
             self._finish(checkpoint, {})
             self._note_written({}, is_base=True)
             self.check_ended()
@@ -301,6 +377,7 @@ class UnitTransactions:
         parts = cut([(manifest_key, None), *records], SNAPSHOT_BYTES_MAX)
         for part in parts:
             self._begin(checkpoint)
+            self._producer.write_all(self._starts.before({}))
             for key, value in part:
                 self._producer.write(self._settings.state_topic, key, value)
             self._finish(checkpoint, self._pending.records({}))
@@ -317,6 +394,7 @@ class UnitTransactions:
         record = msgspec.structs.replace(checkpoint, written=written)
         self._producer.write(self._settings.state_topic, checkpoint_key(self._unit), encode(record))
         self._producer.commit()
+        self._starts.begin_at(checkpoint.offsets)
 
 
 def goes_apart(snapshot: tuple[bytes, SnapshotPlace] | None) -> bool:
@@ -324,9 +402,16 @@ def goes_apart(snapshot: tuple[bytes, SnapshotPlace] | None) -> bool:
     return snapshot is not None and len(snapshot[0]) > SNAPSHOT_BYTES_MAX
 
 
-def _identities(messages: Outgoing) -> dict[str, str]:
-    """Return, for each result topic, the identity of the first message to be written to it."""
-    return {topic: identity_of(batch.values[0]) for topic, batch in messages.items() if len(batch)}
+def _identities(messages: Outgoing, beginning: Iterable[str]) -> dict[str, str]:
+    """Return, for each result topic, the identity of the first message to be written to it.
+
+    ``beginning``: the topics in which a start record with an empty vector precedes the messages.
+    """
+    found = dict.fromkeys(beginning, BEGINNING)
+    for topic, batch in messages.items():
+        if len(batch):
+            found[topic] = identity_of(batch.values[0]) or found.get(topic, "")
+    return found
 
 
 def _failure(error: KafkaException) -> Fenced | Aborted:

@@ -255,7 +255,8 @@ class AssignmentManager:
                 self._note_fenced()
             self._verify_first(number, error)
             return
-        why = _why(number, error, action, self._claimant.site)
+        retry = self._settings.application.command(f"retry {number} --at {self._claimant.site}")
+        why = _why(number, error, action, retry)
         wait_s = self._troubles.wait_s(number, cause_of(error), why)
         if wait_s is None:
             _log.debug("unit %s", number, exc_info=error)
@@ -273,7 +274,12 @@ class AssignmentManager:
 
         The unit is still ours if the checkpoint names our run or, after a lost claim, the previous owner's run.
         """
-        runs = {self._claimant.run, *([doubt.before] if isinstance(doubt, ClaimLost) else [])}
+        runs = {self._claimant.run}
+        if isinstance(doubt, ClaimLost):
+            runs.add(doubt.before)
+            if not doubt.before and self._settings.application.replica:
+                # The other runner may have founded the unit (see `foundation`) and not claimed it yet.
+                runs.add(RESET_RUN)
         is_first = not self._troubles.has(number)
         is_fenced = isinstance(doubt, Fenced)
         why = "another runner may have claimed it" if is_fenced else "its input is not as expected"
@@ -296,8 +302,11 @@ class AssignmentManager:
         self._waiting.pop(number, None)
 
 
-def _why(number: int, error: Exception, action: _Action, site: str) -> str:
-    """Return the message for an error. If the error may be a bug, the message says what to do."""
+def _why(number: int, error: Exception, action: _Action, retry: str) -> str:
+    """Return the message for an error. If the error may be a bug, the message says what to do.
+
+    ``retry``: the command that retries the unit.
+    """
     if isinstance(error, UnitStopped):
         return str(error)
     if isinstance(error, Aborted | KafkaException):
@@ -306,4 +315,4 @@ def _why(number: int, error: Exception, action: _Action, site: str) -> str:
     if cause_of(error).is_transient:
         return what
     again = "if this happens again, report it as a bug (--log-level debug shows where it occurred)"
-    return f"{what}. Run `joiner retry {number} --at {site}`, or restart the joiner if it has ended; {again}"
+    return f"{what}. Run {retry}, or restart the joiner if it has ended; {again}"

@@ -2,7 +2,7 @@
 
 0. Read and check the checkpoint (early), so that a process with different settings does not fence the owner.
 1. Initialise the transactional id, which fences the previous owner.
-2. Read the checkpoint again.
+2. Read the checkpoint again. If the unit is a replica's and has none, found it (see `foundation`).
 3. Look for dangling transactions, which Kafka has failed to end (see `dangling`).
 4. Check the site, fingerprint, topics, partitions and log range, to see whether this runner may continue the unit.
 5. If no transaction is dangling: fence the partitions, so that no more records of earlier owners can be appended, and
@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 
 import msgspec
@@ -25,12 +26,13 @@ from joiner.runtime.kafka.checkpoint_log import read_checkpoint, read_newest
 from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_consumer, read_to_end
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import Fenced, UnitTransactions, offsets_as_text
-from joiner.runtime.model import FORMAT_VERSION, Checkpoint, StateLog, UnitStopped
+from joiner.runtime.model import FORMAT_VERSION, RESET_RUN, Checkpoint, StateLog, UnitStopped
 from joiner.runtime.ownership.dangling import (
     DanglingTransaction,
     fence_partitions,
     find_dangling,
     find_wrongly_ended,
+    is_blameless,
     resolve,
 )
 from joiner.runtime.ownership.eligibility import (
@@ -40,6 +42,7 @@ from joiner.runtime.ownership.eligibility import (
     check_partitions,
     check_topics_exist,
 )
+from joiner.runtime.ownership.foundation import check_origin, found_unit
 from joiner.runtime.ownership.restore import replay_effects, unless_fenced
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.ownership.warmup import Warm
@@ -57,10 +60,13 @@ def claim(
     claimant: Claimant,
     readers: Readers,
     early: Checkpoint | None,
+    *,
+    is_warm: bool = False,
 ) -> Checkpoint:
     """Claim a unit (steps 0-7). Return the checkpoint that was written.
 
-    ``early``: the newest checkpoint, which has just been read, or None if there is none.
+    ``early``: the newest checkpoint, which has just been read, or None if there is none. ``is_warm``: the unit's state
+    was built in advance.
 
     Raises `Fenced` if another runner claims the unit, `Aborted` if a transaction fails or its outcome is unknown,
     `UnitStopped` if this runner cannot continue the unit, and KafkaException if Kafka does not answer.
@@ -70,10 +76,15 @@ def claim(
     check_topics_exist(settings, unit, topics)
     if early is not None:
         check_continues(settings, early, topics, claimant)
+    if not is_warm or early is None:
+        check_origin(settings, unit, early, admin, readers.clock)
     transactions.init()
     # Read the checkpoint again, because the previous owner could still commit until the id was initialised.
     log = read_newest(readers, unit)
     with unless_fenced(transactions):
+        if settings.application.replica and log.checkpoint() is None:
+            _check_never_begun(readers, unit)
+            log = found_unit(readers, log, transactions, topics, claimant)
         dangling = find_dangling(log, readers)
         checkpoint = _to_continue(readers, log, dangling, topics, claimant)
         check_log_range(readers, unit, checkpoint.offsets)
@@ -89,12 +100,31 @@ def claim(
         if dangling is not None:
             reached = dangling.reached or checkpoint
             again = partial(replay_effects, settings, reached, readers.clock)
-            effects = resolve(settings, dangling, transactions, checkpoint, readers.clock, again)
-            messages = effects.messages(settings.topics)
+            resolved = resolve(settings, dangling, transactions, checkpoint, readers.clock, again)
+            messages = resolved.effects.messages(settings.topics)
             removed = [dangling.key]
             checkpoint = _owned(reached, claimant)
-    transactions.commit(messages, checkpoint, removed=removed)
+            if is_blameless(log, dangling, resolved, readers):
+                dangling = None
+    starts = _starts(log.checkpoint(), checkpoint, dangling)
+    transactions.commit(messages, checkpoint, removed=removed, starts=starts)
     return checkpoint
+
+
+def _starts(
+    found: Checkpoint | None, claimed: Checkpoint, dangling: DanglingTransaction | None
+) -> list[Mapping[str, int]]:
+    """Return the vectors of the claim's start records. ``found``: the newest checkpoint before the claim.
+
+    ``dangling``: the transactions that were resolved, unless it is proven that all were ended correctly.
+
+    An empty vector says that the output does not continue from the last start record: because the unit is new, was
+    reset or was founded, or because start records may be missing or wrong. In that case, the next transaction is the
+    first of which it is known what precedes it: the claim itself writes missing output of earlier ones.
+    """
+    if dangling is not None:
+        return [{}]
+    return [{}, claimed.offsets] if found is None or found.run == RESET_RUN else [claimed.offsets]
 
 
 def _to_continue(
@@ -148,8 +178,8 @@ def _check_never_begun(readers: Readers, unit: int) -> None:
         raise UnitStopped(
             f"unit {unit} of {settings.application.name!r}: the consumer group has committed "
             f"{offsets_as_text(committed)}, but {settings.state_topic} holds no checkpoint: was the topic deleted? "
-            "Restore it, or start over with `joiner reset` (existing results are then written again, under the same "
-            "ids)"
+            f"Restore it, or start over with {settings.application.command('reset')} (existing results are then "
+            "written again, under the same ids). If a reset was interrupted, repeat it"
         )
 
 
@@ -246,6 +276,7 @@ class Claimer:
         readers.check()
         try:
             admin = self._services.admin
-            return transactions, claim(self._settings, unit, admin, transactions, claimant, readers, early)
+            given = self._settings, unit, admin, transactions, claimant, readers, early
+            return transactions, claim(*given, is_warm=warm is not None)
         except Fenced as fenced:
             raise ClaimLost(early.run if early is not None else "") from fenced

@@ -63,16 +63,16 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import read_tried
 from joiner.runtime.kafka.clients import (
     TIMEOUT_S,
-    how_to_end,
     log_ends,
     log_range,
     make_producer,
     read_to_end,
     timed_out,
+    wait_until_ended,
 )
 from joiner.runtime.kafka.pending_markers import holds_results, identities_in, identity_of
 from joiner.runtime.kafka.readers import Readers
-from joiner.runtime.kafka.transaction import FIRST_LOOK_S, LOOK_S, UnitTransactions, offsets_as_text
+from joiner.runtime.kafka.transaction import UnitTransactions, offsets_as_text
 from joiner.runtime.model import RESET_RUN, Checkpoint, FirstRecord, StateLog, dangling_key
 from joiner.runtime.model import encode as encode_state
 from joiner.runtime.settings import JoinerSettings
@@ -98,6 +98,18 @@ class DanglingTransaction:
     def key(self) -> str:
         """The state topic key of the note about these transactions."""
         return dangling_key(self.unit)
+
+
+class Resolved(NamedTuple):
+    """What resolving dangling transactions has found.
+
+    ``effects``: the missing output, for the claim to write. ``missing``: how much that is. ``fences``: the offsets, by
+    topic, before which all transactions have ended now.
+    """
+
+    effects: Effects
+    missing: int
+    fences: dict[str, int]
 
 
 class ReplayedEffects(NamedTuple):
@@ -193,8 +205,8 @@ def resolve(
     checkpoint: Checkpoint,
     clock: Clock,
     again: Callable[[], ReplayedEffects],
-) -> Effects:
-    """Resolve dangling transactions. Return the missing effects up to ``dangling.reached``, for the claim to write.
+) -> Resolved:
+    """Resolve dangling transactions. Return what is missing of the effects up to ``dangling.reached``.
 
     ``checkpoint`` is the newest committed checkpoint. ``again`` replays the unit from an earlier state up to
     ``reached``; it is called once no transaction is dangling. Raises `Fenced` if another runner claims the unit,
@@ -241,7 +253,24 @@ def resolve(
     missing = effects.pairs + len(effects.late) + len(effects.rejected) + len(effects.unmatched)
     what = "results, late and unmatched records and dead letters"
     _log.warning("unit %s: resolved; writing %s missing %s with the claim", unit, missing, what)
-    return effects
+    return Resolved(effects, missing, fences)
+
+
+def is_blameless(log: StateLog, dangling: DanglingTransaction, resolved: Resolved, readers: Readers) -> bool:
+    """Return whether it is proven that Kafka has ended all of the unit's transactions correctly.
+
+    That is so if the open transactions were those of another program, or if Kafka has since ended ours as it should
+    have. Then all output that precedes the claim is visible where the unit has written it.
+
+    ``log``: as it was before the transactions were resolved. An earlier claimant's note in it does not say what that
+    claimant found, so nothing is proven then.
+    """
+    return (
+        bool(dangling.open_from)
+        and log.dangling_note() is None
+        and not resolved.missing
+        and find_wrongly_ended(log, resolved.fences, readers) is None
+    )
 
 
 def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[str]]) -> None:
@@ -297,26 +326,8 @@ def fence_partitions(
     """
     settings, clock = readers.settings, readers.clock
     fences = transactions.roll_back(_topics(settings), checkpoint)
-    deadline_s, wait_s = clock.monotonic_s() + TIMEOUT_S, FIRST_LOOK_S
-    while True:
-        stable = log_ends(readers.stable, fences, unit)
-        behind = {topic: at for topic, at in stable.items() if at <= fences[topic]}
-        if not behind:
-            return fences
-        if clock.monotonic_s() > deadline_s:
-            raise timed_out(_what_is_open(settings, unit, behind))
-        clock.sleep(wait_s)
-        wait_s = min(2 * wait_s, LOOK_S)
-
-
-def _what_is_open(settings: JoinerSettings, unit: int, open_from: Mapping[str, int]) -> str:
-    """Return the error message for a transaction that our abort did not end because it is another producer's."""
-    places = ", ".join(f"{topic} [{unit}] from offset {at}" for topic, at in open_from.items())
-    topic, at = next(iter(open_from.items()))
-    return (
-        f"a transaction that does not belong to this unit has been open for {TIMEOUT_S:.0f} s in {places}. "
-        + how_to_end(settings.kafka, topic, unit, at)
-    )
+    wait_until_ended(readers.stable, settings.kafka, clock, fences, unit, "this unit")
+    return fences
 
 
 def _topics(settings: JoinerSettings) -> list[str]:

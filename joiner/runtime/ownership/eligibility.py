@@ -8,8 +8,8 @@ from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka.clients import log_range
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import offsets_as_text
-from joiner.runtime.model import RESET_RUN, Checkpoint, OnTheWay, UnitStopped
-from joiner.runtime.settings import PROCESS, JoinerSettings, semantic_differences
+from joiner.runtime.model import RESET_RUN, Checkpoint, OnTheWay, UnitStopped, semantic_differences
+from joiner.runtime.settings import PROCESS, JoinerSettings
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,10 @@ class TopicUnknown(UnitStopped):
     """A broker does not know an input topic: it was deleted, or the broker has just started."""
 
 
+class FoundationAwaited(UnitStopped):
+    """Replica 0 has no state of the unit from which another replica could begin it yet (see `foundation`)."""
+
+
 class LogShort(UnitStopped):
     """An input log ends before the consumed offset: Kafka has lost records, or a new leader has just been elected."""
 
@@ -56,8 +60,9 @@ def check_topics_exist(settings: JoinerSettings, unit: int, topics: dict[str, To
     absent = [topic for topic in settings.input_topics if topic not in topics]
     if absent:
         raise TopicUnknown(
-            f"unit {unit}: {', '.join(absent)} no longer exists: restore it, or run `joiner reset` and then "
-            "restart the joiner, which creates the topic and starts over"
+            f"unit {unit}: {', '.join(absent)} no longer exists: restore it, or run "
+            f"{settings.application.command('reset')} and then restart the joiner, which creates the topic and starts "
+            "over"
         )
 
 
@@ -67,20 +72,24 @@ def check_continues(
     """Check that the claimant, settings and topics match the checkpoint ``found``. Raises `UnitStopped` if not."""
     unit, name = found.unit, settings.application.name
     if not claimant.may_continue(found):
-        raise OwnedElsewhere(f"unit {unit} of {name!r} is {ownership_of(found)}: {_ways_here(found, claimant)}", found)
+        raise OwnedElsewhere(
+            f"unit {unit} of {name!r} is {ownership_of(found)}: {_ways_here(settings, found, claimant)}", found
+        )
     if found.fingerprint != settings.fingerprint():
         differences = semantic_differences(found.semantics, settings.semantics())
         changed = ", ".join(f"{path}: {then} then, {now} now" for path, then, now in differences) or "the semantics"
         raise UnitStopped(
             f"unit {unit} of {name!r} was started with different values for settings that affect its results "
-            f"({changed}): give the application a new name, restore the settings, or start over with `joiner reset`"
+            f"({changed}): give the application a new name, restore the settings, or start over with "
+            f"{settings.application.command('reset')}"
         )
     check_partitions(settings, found)
     anew = [topic for topic, topic_id in found.topics.items() if topics[topic].topic_id != topic_id]
     if anew:
         raise UnitStopped(
             f"unit {unit} of {name!r}: {', '.join(anew)} was deleted and recreated, so the offsets "
-            f"{offsets_as_text(found.offsets)} no longer refer to the same records: start over with `joiner reset`"
+            f"{offsets_as_text(found.offsets)} no longer refer to the same records: start over with "
+            f"{settings.application.command('reset')}"
         )
 
 
@@ -90,7 +99,7 @@ def check_site(settings: JoinerSettings, found: Checkpoint, claimant: Claimant) 
         raise OwnedElsewhere(f"unit {found.unit} of {settings.application.name!r} is {ownership_of(found)}", found)
 
 
-def _ways_here(found: Checkpoint, claimant: Claimant) -> str:
+def _ways_here(settings: JoinerSettings, found: Checkpoint, claimant: Claimant) -> str:
     """Return the part of an error message that says how to get a unit that the claimant may not claim."""
     if found.on_the_way is not None:
         return (
@@ -98,8 +107,8 @@ def _ways_here(found: Checkpoint, claimant: Claimant) -> str:
             "it with --force-claim"
         )
     return (
-        f"move it (`joiner move --to {claimant.site}`), wait for it to be moved here (--standby), or claim it with "
-        "--force-claim once its owner has stopped"
+        f"move it ({settings.application.command(f'move --to {claimant.site}')}), wait for it to be moved here "
+        "(--standby), or claim it with --force-claim once its owner has stopped"
     )
 
 
@@ -132,17 +141,18 @@ def log_ranges(readers: Readers, unit: int) -> dict[str, tuple[int, int]]:
 
 def check_log_range(readers: Readers, unit: int, offsets: dict[str, int]) -> None:
     """Check that the input logs reach ``offsets`` and hold all records after them. Raises `UnitStopped` if not."""
+    reset = readers.settings.application.command("reset")
     for topic, (low, high) in log_ranges(readers, unit).items():
         at = offsets[topic]
         if low > at:
             raise UnitStopped(
                 f"unit {unit}: the log of {topic} begins at {low}, but recovery needs it from {at}: retention has "
                 "removed input that was not yet consumed or not yet in a snapshot; raise topics.retention, and start "
-                "over with `joiner reset` (the removed input cannot be joined)"
+                f"over with {reset} (the removed input cannot be joined)"
             )
         if high < at:
             raise LogShort(
                 f"unit {unit}: the log of {topic} ends at {high}, but the unit has consumed up to {at}: Kafka has lost "
                 "records that it had acknowledged, or this is a different cluster; check bootstrap_servers, or start "
-                "over with `joiner reset`"
+                f"over with {reset}"
             )

@@ -165,19 +165,19 @@ def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, checkpo
     manifests = state.manifests()
     if not manifests:
         return Unit(settings, unit, checkpoint.start, schemas=schemas_of(settings))
-    manifest = manifests[0]
+    manifest, reset = manifests[0], settings.application.command("reset")
     if manifest.fingerprint != checkpoint.fingerprint:
         raise UnitStopped(
             f"unit {unit}: its snapshot and its checkpoint were written under different settings: "
-            "start over with `joiner reset`"
+            f"start over with {reset}"
         )
     if any(at > checkpoint.offsets.get(topic, -1) for topic, at in manifest.offsets.items()):
         raise UnitStopped(
             f"unit {unit}: its snapshot (at {offsets_as_text(manifest.offsets)}) is ahead of its checkpoint (at "
             f"{offsets_as_text(checkpoint.offsets)}): the state topic has lost acknowledged records; restore the "
-            "topic, or start over with `joiner reset`"
+            f"topic, or start over with {reset}"
         )
-    return Unit.restore(settings, unit, state.snapshot(manifest), schemas_of(settings))
+    return Unit.restore(settings, unit, state.snapshot(manifest, reset), schemas_of(settings))
 
 
 def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effects | None = None) -> int:

@@ -17,7 +17,7 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.registry import SchemaUnavailable
 from joiner.runtime.kafka.transaction import Aborted, OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
-from joiner.runtime.ownership.eligibility import LogShort, OwnedElsewhere, TopicUnknown
+from joiner.runtime.ownership.eligibility import FoundationAwaited, LogShort, OwnedElsewhere, TopicUnknown
 
 
 class Cause(NamedTuple):
@@ -48,6 +48,7 @@ CAUSES: Final = (
     # the gap and hide the loss.
     Cause("a log ends before the consumed offset", (LogShort,), 0.5, 2.0, lasts_s=10.0),
     Cause("a schema is not available", (SchemaUnavailable,), 1.0, 15.0),
+    Cause("replica 0 has no state of the unit to begin with", (FoundationAwaited,), 1.0, 5.0),
     # Changed settings, a damaged snapshot, missing records or a full buffer. The error message says what to do.
     Cause("the unit cannot be continued as it is", (UnitStopped,)),
     Cause("the owner of the unit is in doubt", (OwnershipInDoubt,), 1.0, 30.0),

@@ -24,6 +24,7 @@ from joiner.runtime.ownership.eligibility import (
     check_site,
     check_topics_exist,
 )
+from joiner.runtime.ownership.foundation import check_origin
 from joiner.runtime.ownership.restore import build_state
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.settings import JoinerSettings
@@ -99,6 +100,7 @@ def _warm_up(
         topics = topic_facts(services.admin, settings.input_topics)
         check_topics_exist(settings, number, topics)
         check_continues(settings, checkpoint, topics, replace(claimant, force=True))
+        check_origin(settings, number, checkpoint, services.admin, services.clock)
         readers.check()
         unit = build_state(checkpoint, state, readers)
         readers.state, readers.basis = state, checkpoint.basis

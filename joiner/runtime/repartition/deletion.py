@@ -1,4 +1,7 @@
-"""Deletes all copies, and the offsets up to which they were made, so that copying starts over."""
+"""Deletes all copies, and the offsets up to which they were made, so that copying starts over.
+
+Replicas share the copies, which are deleted with the state of replica 0: the others go on reading those that exist.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ _POLL_S: Final = 0.1
 
 
 def existing_copies(admin: AdminClient, settings: JoinerSettings) -> list[str]:
-    """Return the repartition topics that exist. Raises KafkaException."""
-    targets = list(settings.repartitioned.values())
+    """Return the repartition topics that exist and belong to this replica. Raises KafkaException."""
+    targets = _targets(settings)
     return sorted(topic_facts(admin, targets)) if targets else []
 
 
@@ -36,7 +39,7 @@ def delete_copies(admin: AdminClient, settings: JoinerSettings, clock: Clock) ->
     `RepartitionError` if a process is copying, `TopicError` if a topic or the group cannot be deleted, and
     KafkaException.
     """
-    if not settings.repartitioned:
+    if not _targets(settings):
         return []
     group = settings.repartition_group
     if members := read_group(admin, settings.kafka, group, TIMEOUT_S):
@@ -54,6 +57,10 @@ def delete_copies(admin: AdminClient, settings: JoinerSettings, clock: Clock) ->
     if existing := existing_copies(admin, settings):
         _delete_topics(admin, existing, clock)
     return existing
+
+
+def _targets(settings: JoinerSettings) -> list[str]:
+    return [] if settings.application.replica else list(settings.repartitioned.values())
 
 
 def _delete_topics(admin: AdminClient, topics: list[str], clock: Clock) -> None:

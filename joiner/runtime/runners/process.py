@@ -101,7 +101,8 @@ class JoinerProcess:
             with open_services(settings, self._clock) as services:
                 check_sources(services.admin, settings)
                 known = {name: facts[name] for name in settings.input_topics}
-                watch = TopicWatch(services.admin, known, self._clock)
+                reset = settings.application.command("reset")
+                watch = TopicWatch(services.admin, known, self._clock, reset=reset)
                 loop = ProcessLoop(
                     LoopParts(settings, self._claimant, services, self._telemetry, self._metrics, watch, self._standby)
                 )

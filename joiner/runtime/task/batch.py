@@ -35,6 +35,11 @@ class Batch:
         keys = [None] * len(self) if self.keys is None else self.keys.each()
         return list(zip(keys, self.values.each(), strict=True))
 
+    def after(self, values: Sequence[bytes]) -> Batch:
+        """Return the messages after others, which have empty keys, or none if these have no keys."""
+        first = Batch.of(None if self.keys is None else [b""] * len(values), values)
+        return Batch.concat([first, self])
+
     @classmethod
     def concat(cls, parts: Sequence[Batch]) -> Batch:
         """Return the messages of all parts, in order. Raises ValueError if only some of them have keys."""

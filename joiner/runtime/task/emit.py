@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
+from broker.kafka.replicas import shared_name
 from broker.times import UNIT_NS, mean_text
 from broker.wire.bulk import JoinedColumns, Pieces, encode_joined, position_pieces
 from broker.wire.columns import StringColumn, glue
@@ -92,8 +93,9 @@ class Emitter:
         self._has_rows = settings.topics.has_rows
         self._quantities = settings.selection(join.left)["quantity"], settings.selection(join.right)["quantity"]
         self._unit = unit
-        self._source = settings.application.name
-        self._topic = settings.topics.out
+        self._source = settings.application.shared_name
+        # Replicas write the same content, so a dead letter does not name the topic of one of them.
+        self._topic = shared_name(settings.topics.out, settings.application.replica)
         self._time_unit = settings.events.time_unit
         self._has_sides = settings.application.results == "full"
         self._function = load_function(join.function)

@@ -164,7 +164,8 @@ class Unit:
             raise
         except Exception as error:
             # The checksum is correct, so another program may have written these bytes, and any error may occur.
-            message = f"the snapshot of unit {unit} cannot be read: {error}; start over with `joiner reset`"
+            reset = settings.application.command("reset")
+            message = f"the snapshot of unit {unit} cannot be read: {error}; start over with {reset}"
             raise UnitStopped(message) from error
 
     @classmethod

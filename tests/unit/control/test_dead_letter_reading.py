@@ -200,6 +200,16 @@ def test_what_was_there_is_shown_in_the_order_of_time_and_what_follows_as_it_arr
     assert case.reasons() == ["3", "4", "5", "6", "8", "7", "9"]
 
 
+def test_start_records_of_replicas_are_no_dead_letters(case: Case) -> None:
+    case.kafka.create()
+    case.kafka.append(0, 1, b'{"start":{"machine.data":5}}')
+    case.kafka.append(0, 2)
+    case.kafka.append(0, 3, b'{"start":{"machine.data":6}}')
+    case.run()
+    assert case.reasons() == ["2"]
+    assert not case.trouble()
+
+
 def test_only_the_last_of_the_topic_are_read(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(letter_reading, "LETTERS_MAX", 4)
     monkeypatch.setattr(letters, "LETTERS_MAX", 4)

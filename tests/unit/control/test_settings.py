@@ -80,6 +80,7 @@ def test_only_connectors_that_the_file_or_the_environment_names_are_known(
     sink = Sink("db_connector", "http://127.0.0.1:8086", "-/lsb/autogen", "joined")
     assert loaded(tmp_path, "[influxdb]\n").endpoints() == Endpoints(None, sink)
     assert loaded(tmp_path, "[db_connector]\n").endpoints() == Endpoints(None, sink)
+    assert loaded(tmp_path, "[db_connector]\nmerged = true\n").endpoints() == Endpoints()
     monkeypatch.setenv("LSB_MQTT__HOST", "::1")
     monkeypatch.setenv("LSB_DB_CONNECTOR__GROUP", "other")
     found = loaded(tmp_path).endpoints()

@@ -86,8 +86,15 @@ def test_a_message_that_is_not_of_results_is_one_dead_letter(value: bytes) -> No
     assert "Arrow" in reason
 
 
-@pytest.mark.parametrize("value", [b'{"mark":5,"quantity":"p","thing":"a"}', b'{"mark":"1970-01-01T00:00:00.0005Z"}'])
-def test_a_watermark_is_left_out_and_its_offset_counts_as_read(value: bytes) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"mark":5,"quantity":"p","thing":"a"}',
+        b'{"mark":"1970-01-01T00:00:00.0005Z"}',
+        b'{"start":{"machine.data":5}}',
+    ],
+)
+def test_a_watermark_or_a_start_record_is_left_out_and_its_offset_counts_as_read(value: bytes) -> None:
     results = results_of(value)
     assert (results.lines, results.unrepresentable, results.message_count) == ([], [], 1)
 

@@ -20,6 +20,13 @@ def test_the_defaults_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not settings.db_connector.gzip
 
 
+def test_the_merged_results_are_read_if_that_is_set() -> None:
+    read = [
+        DbConnectorSettings.model_validate({"db_connector": {"merged": one}}).results_topic for one in (False, True)
+    ]
+    assert read == ["machine.out", "machine.out.merged"]
+
+
 def test_all_errors_are_reported_together(tmp_path: Path) -> None:
     file = tmp_path / "lsb.toml"
     file.write_text(

@@ -22,7 +22,7 @@ from broker import settings as shared
 from broker.kafka.topics import control_topic_spec, data_topic_specs, state_topic_spec
 from broker.partitioner import partition_of
 from broker.times import mean_text, parse_duration
-from broker.wire import records
+from broker.wire import records, start_records
 from broker.wire.arrow import limits as arrow_limits
 from broker.wire.arrow import results as arrow_results
 from connector.formats.events import Parser
@@ -174,7 +174,7 @@ CHANGED: Final[dict[str, dict[str, Any]]] = {
         "batch_records_max": 7, "commit_interval": "1s", "snapshot_records": 7, "snapshot_interval": "1s",
         "watermark_interval": "1s", "buffer_records_max": 7, "buffer_bytes_max": 7, "native": False,
         "results": "arrow", "standbys": 1, "failure_timeout": "2s", "session_timeout": "20s",
-        "transaction_timeout": "30s",
+        "transaction_timeout": "30s", "replicas": 2,
     },
     "join": {
         "name": "other", "left": "c", "right": "c", "function": "product", "output": "other", "tolerance": "1s",
@@ -318,16 +318,16 @@ LEFT_OUT: Final[dict[type[msgspec.Struct], set[str]]] = {
 """The members of records about instances that their examples do not show."""
 
 FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[str]]]] = {
-    # How each example is read, the type whose members it must show, and the members that are described in prose
-    # instead.
+    # How each example is read, the type whose members it must show, and members that are described in prose instead.
     "record": (lambda text: records.decode_data(text, "ms")[0], records.Record, set()),
     "mark": (lambda text: records.decode_data(text, "ms")[0], records.Watermark, set()),
+    "start": (msgspec.json.Decoder(start_records.StartRecord).decode, start_records.StartRecord, set()),
     "joined": (records.decode_joined, records.Joined, {"tie"}),
     "row": (records.decode_joined, records.AlignedRow, {"tie"}),
     "late": (msgspec.json.Decoder(records.Late).decode, records.Late, {"row"}),
     "unmatched": (msgspec.json.Decoder(records.Unmatched).decode, records.Unmatched, {"row"}),
     "rejected": (records.decode_rejected, records.Rejected, {"row"}),
-    "progress": (model.decode_checkpoint, model.Checkpoint, {"stopped"}),
+    "progress": (model.decode_checkpoint, model.Checkpoint, {"stopped", "founded"}),
     "manifest": (model.decode_manifest, model.Manifest, set()),
     "control notserved": (unit_reports.decode, control.NotServed, set()),
     **{f"control {kind.__struct_config__.tag}": (control.decode, kind, set()) for kind in get_args(control.Record)},

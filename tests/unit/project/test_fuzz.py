@@ -39,7 +39,7 @@ def test_good_input_comes_through_as_well() -> None:
     good = {
         *("events from MQTT: records", "records of the data topic: records", "state records: restored"),
         *("control records: heard", "results: point", "lines of the simulator: event", "settings files: settings"),
-        "aligned rows: point",
+        *("aligned rows: point", "start records: start record"),
         "Protobuf messages: records in bulk",
         *("MQTT messages in other formats: records", "MQTT messages in other formats: dead letters and records"),
     }

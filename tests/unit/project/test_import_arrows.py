@@ -162,6 +162,13 @@ def test_the_protocol_of_moves_knows_no_kafka_and_no_clock() -> None:
         assert [str(found) for found in imports(path) if top(found.module) in banned] == []
 
 
+def test_the_union_of_replicas_knows_no_kafka_and_no_clock() -> None:
+    banned = {*CORE_MAY_NOT_IMPORT, "confluent_kafka"}
+    for name in ("protocol", "memory", "vectors"):
+        path = ROOT / "joiner" / "library" / "merging" / f"{name}.py"
+        assert [str(found) for found in imports(path) if top(found.module) in banned] == []
+
+
 def test_the_runtime_is_given_its_clock() -> None:
     """Tests can therefore supply another one: `tests/manual_clock.py`, `tests/simulation/clock.py`."""
     found = {

@@ -14,20 +14,18 @@ import msgspec
 
 from broker.kafka.topics import topic_facts
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint, read_appended
-from joiner.runtime.kafka.clients import log_range
 from joiner.runtime.membership.observer import read_sites
 from joiner.runtime.membership.presence import Members, read_members
 from joiner.runtime.membership.state import SiteState
+from joiner.runtime.membership.status.replicas import lag_of, read_replicas
 from joiner.runtime.membership.status.summary import AssignmentStatus, Status, UnitSummary
 from joiner.runtime.ownership.unit_reports import read_notices
 from joiner.runtime.repartition.status import read_repartition
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
     from confluent_kafka.admin import AdminClient
 
     from joiner.runtime.kafka.readers import Readers
-    from joiner.runtime.model import Checkpoint
     from joiner.runtime.settings import JoinerSettings
 
 
@@ -41,10 +39,12 @@ def read_status(admin: AdminClient, readers: Readers) -> Status:
     has_control = settings.control_topic in topic_facts(admin, [settings.control_topic])
     states = read_sites(settings, clock) if has_control else {}
     members = read_members(admin, settings, sites_of(settings, found, states), states)
-    lags = [0 if one is None else _lag(readers.log, one.checkpoint) for one in found]
+    lags = [0 if one is None else lag_of(readers.log, one.checkpoint) for one in found]
     notices = read_notices(settings, clock) if has_control else []
     status = compose_status(settings, found, lags, members, states, notices, clock.wall_s())
-    return msgspec.structs.replace(status, repartition=read_repartition(admin, settings))
+    return msgspec.structs.replace(
+        status, repartition=read_repartition(admin, settings), replicas=read_replicas(admin, settings, clock)
+    )
 
 
 def sites_of(
@@ -77,8 +77,3 @@ def compose_status(
         notices,
         {site: AssignmentStatus.of(state) for site, state in sorted(states.items()) if state.epoch},
     )
-
-
-def _lag(consumer: Consumer, checkpoint: Checkpoint) -> int:
-    ends = {topic: log_range(consumer, topic, checkpoint.unit)[1] for topic in checkpoint.offsets}
-    return sum(ends[topic] - at for topic, at in checkpoint.offsets.items())

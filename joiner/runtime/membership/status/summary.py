@@ -171,12 +171,29 @@ class AssignmentStatus(msgspec.Struct, frozen=True):
         )
 
 
+class ReplicaStatus(msgspec.Struct, frozen=True):
+    """The status of one replica of an application that has several.
+
+    ``units``: the number of units that it has begun. ``lag``: the number of input records that these have not consumed
+    yet. ``committed_s_ago``: the age of its newest commit, or None if there is none. ``error``: why its state cannot be
+    read; the numbers are then unknown.
+    """
+
+    replica: int
+    application: str
+    units: int
+    lag: int
+    committed_s_ago: float | None
+    error: str = ""
+
+
 class Status(msgspec.Struct, frozen=True):
     """The status of an application. ``units``: one summary per unit, None for a unit that has never run.
 
     ``at``: when the status was read, ISO 8601 in UTC. ``semantics``: the fingerprint of the settings. ``processes``:
     the units of each process, by site and instance. ``not_served``: for each unit that a runner cannot serve, a line of
     text with the reason. ``assignments``: by site. ``repartition``: one entry for each topic that is repartitioned.
+    ``replicas``: one entry for each replica if there are several, including this one.
     """
 
     application: str
@@ -187,3 +204,4 @@ class Status(msgspec.Struct, frozen=True):
     not_served: list[str]
     assignments: dict[str, AssignmentStatus] = {}
     repartition: list[RepartitionStatus] = []
+    replicas: list[ReplicaStatus] = []

@@ -10,7 +10,14 @@ from typing import Final
 
 from joiner.alignment.driver_rows import DRIVER
 from joiner.alignment.grid import GRID
-from joiner.runtime.membership.status.summary import AlignStatus, AssignmentStatus, JoinStatus, Status, UnitSummary
+from joiner.runtime.membership.status.summary import (
+    AlignStatus,
+    AssignmentStatus,
+    JoinStatus,
+    ReplicaStatus,
+    Status,
+    UnitSummary,
+)
 from joiner.runtime.repartition.status import RepartitionStatus
 from joiner.runtime.task.function_failures import FAILED
 
@@ -77,6 +84,9 @@ def _tables(status: Status) -> list[_Table]:
     if status.repartition:
         columns = ("repartitioned", "by", "lag", "into")
         tables.append((columns, [_repartition_row(one) for one in status.repartition]))
+    if status.replicas:
+        heads = ("replicas", "number", "units begun", "lag", "last commit")
+        tables.append((heads, [_replica_row(one) for one in status.replicas]))
     if joins := _joins(status):
         totals = ("join", "unit", "pairs", "failed", "late", "dup.", "unmatched", "held left", "right")
         tables.append((totals, [_join_row(*one) for one in joins]))
@@ -107,6 +117,8 @@ def _aligns(status: Status) -> list[tuple[str, int, AlignStatus]]:
 def _notes(status: Status) -> list[list[str]]:
     """Return the paragraphs that follow the tables."""
     notes = [status.not_served] if status.not_served else []
+    if faults := [f"replica {one.replica} cannot be read: {one.error}" for one in status.replicas if one.error]:
+        notes.append(faults)
     if any(join.pairs is None for _, _, join in _joins(status)):
         notes.insert(0, ["-: not counted per join yet; counting starts with the unit's next commit"])
     return notes
@@ -140,6 +152,13 @@ def _repartition_row(status: RepartitionStatus) -> tuple[str, ...]:
     members = "not known" if status.members is None else " ".join(map(_short, status.members)) or "not running"
     lag = "no such topic" if status.lag is None else str(status.lag)
     return (status.topic, members, lag, status.target)
+
+
+def _replica_row(status: ReplicaStatus) -> tuple[str, ...]:
+    if status.error:
+        return (_short(status.application), str(status.replica), "not known", "not known", "cannot be read")
+    ago = "not started" if status.committed_s_ago is None else f"{age(status.committed_s_ago)} ago"
+    return (_short(status.application), str(status.replica), str(status.units), str(status.lag), ago)
 
 
 def _join_row(name: str, unit: int, join: JoinStatus) -> tuple[str, ...]:

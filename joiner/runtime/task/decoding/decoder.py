@@ -4,7 +4,7 @@ A stream is a side of a join, or the driver or a column of an align; here, all o
 
 Every message is exactly one of the following: a record for the sides that select it, a watermark, rejected, or not
 selected. The checks are made in a fixed order, which the tester relies on: is the message readable, selected, not too
-far in the future, in its key's partition?
+far in the future, in its key's partition? Start records (see `broker.wire.start_records`) are not selected.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from broker.wire.records import (
     decode_records,
     reject,
 )
+from broker.wire.start_records import read_start
 from joiner.core.arguments import ALL_KEYS
 from joiner.runtime.task.decoding.intake import Intake, Records, SideInput, records_of
 from joiner.runtime.task.decoding.keys import Keys
@@ -55,7 +56,7 @@ class TopicDecoder:
         self._unit = unit
         self._keys = keys
         self._partitions = settings.topics.partitions
-        self._source = settings.application.name
+        self._source = settings.application.shared_name
         self._time_unit = settings.events.time_unit
         self._has_rows = settings.topics.has_rows
         self._max_future_skew_ns = settings.application.max_future_skew
@@ -139,6 +140,10 @@ class TopicDecoder:
     def _decode_singly(self, intake: Intake, messages: Messages) -> None:
         columns = messages.offset.tolist(), messages.append_ms.tolist(), messages.values()
         for offset, append_ms, value in zip(*columns, strict=True):
+            if read_start(value) is not None:
+                # The input may be the results of an application with replicas.
+                intake.not_selected += 1
+                continue
             try:
                 content, ts_ns = decode_data(value, self._time_unit)
                 if isinstance(content, Watermark):

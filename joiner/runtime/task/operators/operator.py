@@ -189,11 +189,11 @@ class UnitOperator(ABC):
             return []
         if self._has_rows:
             rows = with_json(rows, self._quantities[stream], self._settings.events.time_unit)
-        bits = ROW_BITS if self._has_rows else 0
+        bits, application = ROW_BITS if self._has_rows else 0, self._settings.application.shared_name
         return [
             kind(
                 identity % position_text(seq, has_rows=self._has_rows),
-                self._settings.application.name,
+                application,
                 self.name,
                 self._streams[stream],
                 self._topics[stream],

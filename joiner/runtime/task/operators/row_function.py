@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from broker.kafka.replicas import shared_name
 from broker.wire.records import encode_lines, reject, row_id
 from joiner.functions import AlignedColumns, call_row_function, load_row_function
 from joiner.runtime.task.emit import Reason, Things, evaluate, mean_time
@@ -44,7 +45,9 @@ class RowFunctionCaller:
         """``function``: the name of the function of ``align``."""
         self._align, self._unit, self._name = align.name, unit, function
         self._function = load_row_function(function)
-        self._source, self._topic = settings.application.name, settings.topics.out
+        self._source = settings.application.shared_name
+        # As in `Emitter`.
+        self._topic = shared_name(settings.topics.out, settings.application.replica)
         self._time_unit = settings.events.time_unit
 
     def compute(

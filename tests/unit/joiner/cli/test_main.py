@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from joiner.cli import main
 from joiner.cli.main import build_parser
 from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
+from joiner.runtime.settings import JoinerSettings
 from tests.manual_clock import ManualClock
 
 JOIN = '[[join]]\nname = "j"\nleft = "a"\nright = "b"\noutput = "c"\n'
@@ -66,6 +67,52 @@ def test_what_a_move_cannot_mean_is_status_2(
 ) -> None:
     assert status_of(["move", *arguments]) == 2
     assert what in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["status", "--replica", "1"], "there is no replica 1, because application.replicas is 1"),
+        (["run", "--replica", "3"], "'3' is not a replica: use 0 to 2"),
+        (["run", "--replica", "one"], "'one' is not a replica"),
+        (["repartition", "--replica", "1"], "unrecognized arguments"),
+    ],
+)
+def test_a_replica_that_does_not_exist_is_status_2(
+    arguments: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(arguments) == 2
+    assert what in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_command_for_a_replica_is_about_the_topics_of_that_replica(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "lsb.toml").write_text(f"[application]\nreplicas = 2\n{JOIN}", encoding="utf-8")
+    asked: list[str] = []
+
+    def show_status(settings: JoinerSettings, *_given: object, **_options: object) -> int:
+        asked.append(settings.state_topic)
+        return 0
+
+    monkeypatch.setattr(main, "reach_kafka", lambda *_given: None)
+    monkeypatch.setattr(main, "show_status", show_status)
+    for arguments in ([], ["--replica", "0"], ["--replica", "1"]):
+        assert status_of(["status", *arguments]) == 0
+    assert asked == ["lsb.state", "lsb.state", "lsb.r1.state"]
+    for variable in ("", "1"):
+        monkeypatch.setenv("LSB_REPLICA", variable)
+        assert status_of(["status"]) == 0
+    assert status_of(["status", "--replica", "0"]) == 0
+    assert asked[3:] == ["lsb.state", "lsb.r1.state", "lsb.state"]
+
+
+def test_a_variable_that_names_no_replica_is_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LSB_REPLICA", "second")
+    assert status_of(["status"]) == 2
+    assert "argument --replica: 'second' is not a replica: use 0 to 2" in capsys.readouterr().err
 
 
 def test_the_library_tells_of_a_kafka_that_is_away_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from joiner.cli import reset
 from joiner.runtime.kafka.transaction import Aborted, Fenced
+from joiner.runtime.model import UnitStopped
 from joiner.runtime.repartition.prior import RepartitionError
+from joiner.runtime.settings import replica_settings
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 from tests.unit.joiner.runtime.repartition.test_copies import SPEED
@@ -24,11 +26,12 @@ def run_reset(
     error: Exception,
     *,
     confirmed: bool = True,
+    replica: int = 0,
     delete: Callable[..., list[str]] = no_copies,
     **options: Any,
 ) -> int:
     """Reset an application that has run. ``error``: what the claim of each unit raises. ``delete``: see the module."""
-    settings = make_settings(**options)
+    settings = replica_settings(make_settings(**options), replica)
 
     class Transactions:
         def __init__(self, *_: object) -> None:
@@ -91,3 +94,28 @@ def test_nothing_is_reset_while_a_process_still_copies(
 
     assert run_reset(monkeypatch, ValueError("not reached"), delete=delete, stream=[SPEED]) == 1
     assert capsys.readouterr().out == "nothing was reset: it still copies\n"
+
+
+def test_a_replica_begins_where_replica_0_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_reset(monkeypatch, Fenced(), confirmed=False, application={"replicas": 2}, replica=1) == 2
+    shown = capsys.readouterr().out
+    assert "application 'lsb.r1'" in shown
+    assert "begins with the newest snapshot of replica 0" in shown
+
+
+def test_a_replica_that_cannot_be_founded_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_reset(monkeypatch, UnitStopped("unit 0: waits"), application={"replicas": 2}, replica=1) == 1
+    assert capsys.readouterr().out.splitlines()[0] == "not reset: unit 0: waits"
+
+
+@pytest.mark.parametrize(("replicas", "others"), [(1, []), (2, [1]), (3, [1, 2])])
+def test_the_other_replicas_are_to_be_reset_after_replica_0(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], replicas: int, others: list[int]
+) -> None:
+    run_reset(monkeypatch, Fenced(), application={"replicas": replicas})
+    shown = capsys.readouterr().out
+    assert [number for number in range(3) if f"joiner reset --replica {number} --yes" in shown] == others

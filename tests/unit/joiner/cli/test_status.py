@@ -18,14 +18,24 @@ from broker.kafka.topics import TopicFacts
 from joiner.cli import status
 from joiner.runtime.control import Assignment, Drain, Heartbeat, MemberRecord, Pin, Standbys, UnitAssignment
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.membership import presence
 from joiner.runtime.membership.presence import read_members, state_of
 from joiner.runtime.membership.state import SiteState
-from joiner.runtime.membership.status import reading
+from joiner.runtime.membership.status import reading, replicas
 from joiner.runtime.membership.status.reading import read_status
-from joiner.runtime.membership.status.summary import AssignmentStatus, Status
+from joiner.runtime.membership.status.summary import AssignmentStatus, ReplicaStatus, Status
 from joiner.runtime.membership.status.tables import WIDTH, lines_of
-from joiner.runtime.model import RESET_RUN, AlignSummary, Checkpoint, JoinSummary, OnTheWay, decode_checkpoint, encode
+from joiner.runtime.model import (
+    RESET_RUN,
+    AlignSummary,
+    Checkpoint,
+    JoinSummary,
+    OnTheWay,
+    UnitStopped,
+    decode_checkpoint,
+    encode,
+)
 from joiner.runtime.ownership.claim import _owned
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.repartition.status import RepartitionStatus
@@ -69,7 +79,7 @@ def shown(
     monkeypatch.setattr(reading, "read_sites", lambda _settings, _clock: {})
     by_unit = {one.unit: AppendedCheckpoint(one, int((NOW_S - age_s) * 1000)) for one in records}
     monkeypatch.setattr(reading, "read_appended", lambda _readers, unit: by_unit.get(unit))
-    monkeypatch.setattr(reading, "log_range", lambda _consumer, _topic, _unit: (0, 20))
+    monkeypatch.setattr(replicas, "log_range", lambda _consumer, _topic, _unit: (0, 20))
     settings = make_settings(*joins, partitions=len(records))
     readers: Any = SimpleNamespace(settings=settings, clock=ManualClock(NOW_S), log=None)
     return read_status(admin(**members), readers)
@@ -316,3 +326,57 @@ def test_repartitioning_is_shown_with_who_does_it_and_how_far_it_is_behind(monke
         ["gone", "not", "known", "no", "such", "topic", "lsb.gone.repartition"],
     ]
     assert not found.repartition
+
+
+def test_replicas_are_shown_with_how_far_each_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = shown(monkeypatch, make_checkpoint(unit=0))
+    entries = [ReplicaStatus(0, "lsb", 5, 12, 0.25), ReplicaStatus(1, "lsb.r1", 0, 0, None)]
+    lines = lines_of(msgspec.structs.replace(found, replicas=entries))
+    begin = lines.index(next(line for line in lines if line.startswith("replicas")))
+    assert [line.split() for line in lines[begin + 1 : begin + 3]] == [
+        ["lsb", "0", "5", "12", "0", "s", "ago"],
+        ["lsb.r1", "1", "0", "0", "not", "started"],
+    ]
+    assert not found.replicas
+    assert not any(line.startswith("replicas") for line in lines_of(found))
+
+
+def test_each_replica_is_read_from_its_own_topic_and_one_that_was_never_started_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = make_settings(application={"replicas": 3})
+    commits = {"lsb.state": AppendedCheckpoint(make_checkpoint(), 7_000)}
+    monkeypatch.setattr(replicas, "topic_facts", lambda _admin, _names: dict.fromkeys(["lsb.state", "lsb.r1.state"]))
+    monkeypatch.setattr(replicas, "read_appended", lambda readers, _unit: commits.get(readers.settings.state_topic))
+    monkeypatch.setattr(replicas, "log_range", lambda *_given: (0, 20))
+    monkeypatch.setattr(Readers, "log", None)
+    admin: Any = None
+    clock = ManualClock(9.5)
+    assert replicas.read_replicas(admin, settings, clock) == [
+        ReplicaStatus(0, "lsb", 1, 8, 2.5),
+        ReplicaStatus(1, "lsb.r1", 0, 0, None),
+        ReplicaStatus(2, "lsb.r2", 0, 0, None),
+    ]
+    assert replicas.read_replicas(admin, make_settings(), clock) == []
+
+
+def test_a_replica_that_cannot_be_read_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = make_settings(application={"replicas": 2})
+    errors = [UnitStopped("unit 0: a record of the state topic cannot be read"), KafkaException(KafkaError(-185))]
+
+    def read_appended(readers: Readers, _unit: int) -> None:
+        if not readers.settings.application.replica:
+            raise errors[0]
+
+    monkeypatch.setattr(replicas, "topic_facts", lambda _admin, names: dict.fromkeys(names))
+    monkeypatch.setattr(replicas, "read_appended", read_appended)
+    monkeypatch.setattr(Readers, "log", None)
+    nothing: Any = None
+    while errors:
+        first, second = replicas.read_replicas(nothing, settings, ManualClock())
+        assert first.error
+        assert (second.application, second.error) == ("lsb.r1", "")
+        del errors[0]
+        lines = lines_of(msgspec.structs.replace(shown(monkeypatch, make_checkpoint(unit=0)), replicas=[first, second]))
+        assert f"replica 0 cannot be read: {first.error}" in " ".join(lines)
+        assert any(line.split()[:2] == ["lsb", "0"] and line.endswith("cannot be read") for line in lines)

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from broker.settings import SettingsError, load_settings
 from joiner.operators import COLUMNS_MAX, ColumnSettings
-from joiner.runtime.settings import JoinerSettings, semantic_differences
+from joiner.runtime.model import semantic_differences
+from joiner.runtime.settings import JoinerSettings
 from tests.unit.joiner.runtime.joiner_inputs import changed, fingerprint
 
 BASE: dict[str, Any] = {

@@ -25,6 +25,7 @@ from control.api.metrics import Metrics
 from db_connector.metrics import WriteTimes
 from db_connector.metrics import register_metrics as register_db_connector_metrics
 from db_connector.progress import Progress as DbProgress
+from joiner.cli.merging.merger import MergeMetrics
 from joiner.runtime.control import Assignment, Heartbeat
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted
@@ -350,7 +351,11 @@ def registries() -> list[CollectorRegistry]:
     copied = RepartitionMetrics(copying.readings)
     copied.copied["plant",] = copied.refused["plant",] = 1
     copied.lags = {("plant",): 2.0}
-    return [one.registry for one in (runner.telemetry, bridge, database, control, copying)]
+    merging = TelemetryServer(ON)
+    merged = MergeMetrics(merging.readings)
+    merged.verdicts, merged.complete = {("out", "1", "known"): 3.0}, {("out", "1"): 2.0}
+    merged.remembered = {("out",): 5.0}
+    return [one.registry for one in (runner.telemetry, bridge, database, control, copying, merging)]
 
 
 def test_every_metric_is_documented_with_its_type_and_labels_and_no_other() -> None:

@@ -27,6 +27,8 @@ from joiner.runtime.model import (
 from joiner.runtime.ownership.eligibility import Claimant, check_continues
 from tests.unit.joiner.runtime.joiner_inputs import DATA, POWER, make_settings
 
+RESET = "`joiner reset`"
+
 
 def make_checkpoint(**changes: Any) -> Checkpoint:
     settings = make_settings()
@@ -89,7 +91,7 @@ def test_the_newest_snapshot_is_the_one_with_the_highest_serial(serials: tuple[i
 
 def test_a_snapshot_is_the_chunks_its_manifest_counts() -> None:
     values = {"0/0/0": b"abc", "0/0/1": b"def", "0/0/2": b"surplus", "0/1/0": b"other", "0/0/manifest": b""}
-    assert StateLog(0, values).snapshot(make_manifest(2, 0)) == b"abcdef"
+    assert StateLog(0, values).snapshot(make_manifest(2, 0), RESET) == b"abcdef"
     assert StateLog(0, values).chunks_in(0) == 3
 
 
@@ -104,14 +106,14 @@ def test_a_snapshot_is_the_chunks_its_manifest_counts() -> None:
 )
 def test_a_snapshot_with_a_missing_or_altered_chunk_is_an_error(values: dict[str, bytes], fault: str) -> None:
     with pytest.raises(UnitStopped, match=fault):
-        StateLog(0, values).snapshot(make_manifest(2, 0))
+        StateLog(0, values).snapshot(make_manifest(2, 0), RESET)
 
 
 def test_a_manifest_that_counts_more_chunks_than_there_can_be_is_an_error_at_once() -> None:
     """The missing chunks were once counted one by one, which took practically forever for a damaged manifest."""
     manifest = msgspec.structs.replace(make_manifest(2, 0), chunks=10**15)
     with pytest.raises(UnitStopped, match="lacks 0/0/1, 0/0/2, 0/0/3"):
-        StateLog(0, {"0/0/0": b"abc"}).snapshot(manifest)
+        StateLog(0, {"0/0/0": b"abc"}).snapshot(manifest, RESET)
 
 
 @pytest.mark.parametrize(

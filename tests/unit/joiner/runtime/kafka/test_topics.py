@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from broker.kafka.topics import TopicError, TopicFacts
-from joiner.runtime.kafka.topics import INTERVAL_S, TopicWatch
+from joiner.runtime.kafka.topics import INTERVAL_S, TopicReplaced, TopicWatch
 from tests.manual_clock import ManualClock
 
 SAME = SimpleNamespace(topic_id="id", partitions=[0, 1])
@@ -80,6 +80,19 @@ def test_a_topic_that_is_another_now_is_told_with_the_way_out(answers: list[Any]
     with pytest.raises(TopicError, match=reason) as told:
         check(*answers)
     assert "joiner reset" in str(told.value) or "give the application a new name" in str(told.value)
+
+
+@pytest.mark.parametrize("answers", [[GONE, GONE], [SimpleNamespace(topic_id="other", partitions=[0, 1, 2])]])
+def test_topics_that_were_replaced_are_told_by_name(answers: list[Any]) -> None:
+    with pytest.raises(TopicReplaced) as told:
+        check(*answers)
+    assert told.value.topics == ["data"]
+
+
+def test_a_topic_with_other_partitions_was_not_replaced() -> None:
+    with pytest.raises(TopicError) as told:
+        check(SimpleNamespace(topic_id="id", partitions=[0]))
+    assert not isinstance(told.value, TopicReplaced)
 
 
 def test_nothing_is_asked_where_nothing_is_known() -> None:

@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from broker.kafka.topics import TopicFacts
+from joiner.runtime.kafka import clients
 from joiner.runtime.kafka.readers import Readers
-from joiner.runtime.model import StateLog, UnitStopped
+from joiner.runtime.kafka.transaction import Fenced
+from joiner.runtime.model import RESET_RUN, Checkpoint, StateLog, UnitStopped, checkpoint_key, dangling_key, encode
+from joiner.runtime.ownership import claim as claiming
 from joiner.runtime.ownership import dangling, restore
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.settings import replica_settings
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 from tests.manual_clock import ManualClock
@@ -93,7 +99,7 @@ def test_what_nobody_ends_is_told_with_the_command_that_does(monkeypatch: pytest
     settings = make_settings()
     names = [settings.state_topic, *settings.output_topics.values()]
     line = dict.fromkeys(names, 20)
-    monkeypatch.setattr(dangling, "log_ends", lambda *_: dict.fromkeys(names, 21) | {"machine.out": 17})
+    monkeypatch.setattr(clients, "log_ends", lambda *_: dict.fromkeys(names, 21) | {"machine.out": 17})
     transactions: Any = SimpleNamespace(roll_back=lambda *_given: line)
     readers: Any = SimpleNamespace(stable=None, settings=settings, clock=ManualClock())
     with pytest.raises(KafkaException) as told:
@@ -103,3 +109,106 @@ def test_what_nobody_ends_is_told_with_the_command_that_does(monkeypatch: pytest
     command = "kafka-transactions.sh --bootstrap-server 127.0.0.1:9092"
     assert f"{command} find-hanging --topic machine.out --partition 3" in text
     assert f"{command} abort --topic machine.out --partition 3 --start-offset 17" in text
+
+
+BLAMELESS = dangling.DanglingTransaction(0, {"machine.out": 4}, None)
+ENDED_WRONGLY = dangling.DanglingTransaction(0, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("open_", "note", "missing", "later", "is_blameless"),
+    [
+        (BLAMELESS, False, 0, None, True),
+        (BLAMELESS, True, 0, None, False),
+        (BLAMELESS, False, 1, None, False),
+        (BLAMELESS, False, 0, ENDED_WRONGLY, False),
+        (ENDED_WRONGLY, False, 0, None, False),
+    ],
+)
+def test_a_claim_continues_after_another_programs_transaction_if_nothing_was_ended_wrongly(
+    monkeypatch: pytest.MonkeyPatch,
+    open_: dangling.DanglingTransaction,
+    missing: int,
+    later: dangling.DanglingTransaction | None,
+    *,
+    note: bool,
+    is_blameless: bool,
+) -> None:
+    """Otherwise, the restart of the only complete replica would let readers get again what they have forgotten."""
+    settings = replica_settings(make_settings(application={"replicas": 2}), 1)
+    checkpoint = make_checkpoint(fingerprint=settings.fingerprint())
+    values = {checkpoint_key(0): encode(checkpoint)} | ({dangling_key(0): encode(checkpoint)} if note else {})
+    committed: list[Any] = []
+
+    def find_wrongly_ended(*_given: Any) -> dangling.DanglingTransaction | None:
+        return later if open_.open_from else open_
+
+    for module in (claiming, dangling):
+        monkeypatch.setattr(module, "find_wrongly_ended", find_wrongly_ended)
+    monkeypatch.setattr(claiming, "topic_facts", lambda *_given: {DATA: TopicFacts("id", 1)})
+    monkeypatch.setattr(claiming, "read_newest", lambda *_given: StateLog(0, values))
+    monkeypatch.setattr(claiming, "find_dangling", lambda *_given: open_ if open_.open_from else None)
+    monkeypatch.setattr(claiming, "check_log_range", lambda *_given: None)
+    monkeypatch.setattr(claiming, "fence_partitions", lambda *_given: {"machine.out.r1": 9})
+    monkeypatch.setattr(claiming, "resolve", lambda *_given: dangling.Resolved(Effects(), missing, {}))
+    transactions: Any = SimpleNamespace(
+        init=lambda: None, commit=lambda *_given, removed, starts: committed.append((removed, starts))
+    )
+    nothing: Any = None
+    readers, claimant = Readers(settings, ManualClock()), Claimant("run", "one")
+    claiming.claim(settings, 0, nothing, transactions, claimant, readers, checkpoint, is_warm=True)
+    assert committed == [([dangling_key(0)], [{DATA: 12}] if is_blameless else [{}])]
+
+
+@pytest.mark.parametrize(
+    ("early", "is_warm", "looks"),
+    [(make_checkpoint(), True, 0), (make_checkpoint(), False, 1), (None, True, 1), (None, False, 1)],
+)
+def test_the_claim_of_a_warm_unit_does_not_look_at_replica_0(
+    monkeypatch: pytest.MonkeyPatch, early: Checkpoint | None, looks: int, *, is_warm: bool
+) -> None:
+    """It must be fast, and what has died may be replica 0's host."""
+    looked: list[Any] = []
+    monkeypatch.setattr(claiming, "topic_facts", lambda *_given: {DATA: TopicFacts("id", 1)})
+    monkeypatch.setattr(claiming, "check_origin", lambda *given: looked.append(given))
+    settings = replica_settings(make_settings(application={"replicas": 2}), 1)
+    if early is not None:
+        early = make_checkpoint(fingerprint=settings.fingerprint())
+
+    def init() -> None:
+        raise Fenced
+
+    nothing: Any = None
+    readers, transactions = Readers(settings, ManualClock()), SimpleNamespace(init=init)
+    with pytest.raises(Fenced):
+        claiming.claim(
+            settings,
+            0,
+            nothing,
+            transactions,  # type: ignore[arg-type] # only this is called
+            Claimant("run", "one"),
+            readers,
+            early,
+            is_warm=is_warm,
+        )
+    assert len(looked) == looks
+
+
+OPEN = dangling.DanglingTransaction(0, {"machine.out": 4}, None)
+
+
+@pytest.mark.parametrize(
+    ("found", "open_", "vectors"),
+    [
+        (None, None, [{}, {DATA: 12}]),
+        (make_checkpoint(run=RESET_RUN), None, [{}, {DATA: 12}]),
+        (make_checkpoint(), None, [{DATA: 12}]),
+        (None, OPEN, [{}]),
+        (make_checkpoint(run=RESET_RUN), OPEN, [{}]),
+        (make_checkpoint(), OPEN, [{}]),
+    ],
+)
+def test_a_claim_says_where_it_begins_unless_that_is_not_known(
+    found: Checkpoint | None, open_: dangling.DanglingTransaction | None, vectors: list[dict[str, int]]
+) -> None:
+    assert claiming._starts(found, make_checkpoint(), open_) == vectors  # noqa: SLF001 - it decides what a claim writes

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from broker.wire.arrow.results import decode_results
-from joiner.runtime.kafka.pending_markers import identities_in, identity_of
+from broker.wire.start_records import encode_start
+from joiner.runtime.kafka.pending_markers import BEGINNING, identities_in, identity_of
+from joiner.runtime.model import FirstRecord, StateLog, checkpoint_key, encode
+from joiner.runtime.ownership import dangling
 from joiner.runtime.ownership.dangling import _identities, _keep_missing_results
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
+from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.arrow_inputs import as_arrow, seeded_rows, settings_of
-from tests.unit.joiner.runtime.joiner_inputs import DATA, POWER
+from tests.unit.joiner.runtime.joiner_inputs import DATA, POWER, make_settings
+from tests.unit.joiner.runtime.test_model import make_checkpoint
 
 
 def effects_of(results: str) -> Effects:
@@ -27,6 +34,28 @@ def effects_of(results: str) -> Effects:
 
 def all_identities(effects: Effects) -> list[str]:
     return [identity for value in effects.joined.values.each() for identity in _identities(value)]
+
+
+def wrongly_ended(monkeypatch: pytest.MonkeyPatch, visible: list[bytes], named: FirstRecord | None) -> bool:
+    """Return whether a claim finds that Kafka has ended a transaction wrongly. ``visible``: the results there are."""
+    settings = make_settings(application={"replicas": 2})
+    monkeypatch.setattr(dangling, "log_range", lambda *_given: (0, 100))
+    monkeypatch.setattr(
+        dangling, "read_to_end", lambda *_given: (SimpleNamespace(value=lambda value=one: value) for one in visible)
+    )
+    monkeypatch.setattr(dangling, "read_tried", lambda *_given: [])
+    checkpoint = make_checkpoint(written={} if named is None else {settings.topics.out: named})
+    log = StateLog(0, {checkpoint_key(0): encode(checkpoint)}, checkpoint_at=9)
+    readers: Any = SimpleNamespace(settings=settings, clock=ManualClock(), log=None, everything=None)
+    return dangling.find_wrongly_ended(log, {settings.topics.out: 90}, readers) is not None
+
+
+def test_a_claim_finds_that_the_record_of_a_beginning_was_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been the only message of its transaction."""
+    first, later = FirstRecord(BEGINNING, 20), encode_start({DATA: 7})
+    assert wrongly_ended(monkeypatch, [later], first)
+    assert not wrongly_ended(monkeypatch, [encode_start({}), later], first)
+    assert not wrongly_ended(monkeypatch, [later], None)
 
 
 @pytest.mark.parametrize("results", ["full", "arrow"])

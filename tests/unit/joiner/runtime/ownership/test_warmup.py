@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
+from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka import readers as readers_module
 from joiner.runtime.kafka.readers import ClaimCancelled, Readers
-from joiner.runtime.model import RESET_RUN, Checkpoint, UnitStopped
+from joiner.runtime.model import RESET_RUN, Checkpoint, StateLog, UnitStopped, checkpoint_key, encode
 from joiner.runtime.ownership import warmup
 from joiner.runtime.ownership.eligibility import Claimant, OwnedElsewhere
 from joiner.runtime.ownership.warmup import Warm, warm_up
+from joiner.runtime.settings import replica_settings
 from tests.manual_clock import ManualClock
-from tests.unit.joiner.runtime.joiner_inputs import make_settings
+from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 from tests.unit.joiner.runtime.test_model import make_checkpoint
 
 SERVICES: Any = SimpleNamespace(clock=ManualClock(), admin=None)
@@ -91,3 +93,21 @@ def test_a_build_that_is_no_longer_wanted_sends_no_further_request(monkeypatch: 
     with pytest.raises(ClaimCancelled):
         warm_up(make_settings(), 0, SERVICES, Claimant("run", "two"), is_over=lambda: len(requests) == 3)
     assert (len(requests), len(closed)) == (3, 4)
+
+
+def test_a_unit_of_a_replica_is_compared_with_replica_0_before_it_is_kept_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its claim does not do that, because it must be fast."""
+    settings = replica_settings(make_settings(application={"replicas": 2}), 1)
+    checkpoint = make_checkpoint(fingerprint=settings.fingerprint())
+    monkeypatch.setattr(Readers, "connect", lambda _readers, _unit: None)
+    monkeypatch.setattr(warmup, "read_checkpoint", lambda *_given: checkpoint)
+    monkeypatch.setattr(warmup, "read_state", lambda *_given: StateLog(0, {checkpoint_key(0): encode(checkpoint)}))
+    monkeypatch.setattr(warmup, "topic_facts", lambda *_given: {DATA: TopicFacts("id", 1)})
+
+    def check_origin(_settings: Any, _unit: int, found: Checkpoint, *_rest: Any) -> None:
+        assert found == checkpoint
+        raise UnitStopped("replica 0 was reset")
+
+    monkeypatch.setattr(warmup, "check_origin", check_origin)
+    with pytest.raises(UnitStopped, match="replica 0 was reset"):
+        warm_up(settings, 0, SERVICES, Claimant("run", "two"), of_own_site=True)

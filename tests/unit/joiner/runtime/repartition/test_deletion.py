@@ -13,6 +13,7 @@ from broker.kafka.topics import TopicError
 from joiner.runtime.repartition import deletion
 from joiner.runtime.repartition.deletion import delete_copies, existing_copies
 from joiner.runtime.repartition.prior import RepartitionError
+from joiner.runtime.settings import replica_settings
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 from tests.unit.joiner.runtime.repartition.test_copies import SPEED
@@ -74,6 +75,15 @@ def test_without_repartitioning_nothing_is_asked(monkeypatch: pytest.MonkeyPatch
     admin: Any = Admin(monkeypatch)
     assert delete(admin, stream=[]) == existing_copies(admin, make_settings()) == []
     assert admin.asked == []
+
+
+def test_the_copies_are_deleted_with_replica_0_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin: Any = Admin(monkeypatch)
+    settings = make_settings(stream=[SPEED], application={"replicas": 2})
+    replica = replica_settings(settings, 1)
+    assert existing_copies(admin, replica) == delete_copies(admin, replica, ManualClock()) == []
+    assert admin.asked == []
+    assert delete_copies(admin, settings, ManualClock()) == [TARGET]
 
 
 def test_what_does_not_exist_needs_no_deletion(monkeypatch: pytest.MonkeyPatch) -> None:

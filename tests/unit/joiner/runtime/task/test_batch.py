@@ -17,6 +17,11 @@ def test_batches_are_appended_and_parts_are_taken() -> None:
     assert without.each() == [(None, b"1"), (None, b"2")]
 
 
+def test_a_message_before_a_batch_has_no_key() -> None:
+    assert Batch.of([b"k", b"l"], [b"1", b"2"]).after([b"0"]).each() == [(b"", b"0"), (b"k", b"1"), (b"l", b"2")]
+    assert Batch.of(None, [b"1"]).after([b"a", b"b"]).each() == [(None, b"a"), (None, b"b"), (None, b"1")]
+
+
 def test_an_empty_batch_changes_nothing() -> None:
     some, none = Batch.of(None, [b"1"]), Batch.of([], [])
     assert Batch.concat([some, none]).each() == Batch.concat([none, some]).each() == some.each()

@@ -13,6 +13,7 @@ import pytest
 from broker.times import UNIT_NS
 from broker.wire.records import Record, encode
 from joiner.functions import BUILT_IN, load_function
+from joiner.runtime.settings import replica_settings
 from joiner.runtime.task.decoding.intake import records_of
 from joiner.runtime.task.emit import Emitter, Pairs, Things, mean_time
 from joiner.runtime.task.payloads import Rows
@@ -27,10 +28,15 @@ def rows(results: list[float], times_ns: list[int], first_seq: int) -> Rows:
 
 
 def results(
-    function: str, values: list[tuple[float, float]], ties: list[tuple[int, int]] | None = None, times: Any = None
+    function: str,
+    values: list[tuple[float, float]],
+    ties: list[tuple[int, int]] | None = None,
+    times: Any = None,
+    replica: int = 0,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the results and the dead letters, decoded from JSON. Pair n has the offsets n and 100 + n."""
-    settings = make_settings({**POWER, "function": function}, events={"time_unit": "ns"})
+    given = make_settings({**POWER, "function": function}, events={"time_unit": "ns"}, application={"replicas": 2})
+    settings = replica_settings(given, replica)
     count = len(values)
     ordinals = np.array(ties or [(0, 0)] * count, dtype=np.int64).reshape(count, 2)
     times = times or [(0, 0)] * count
@@ -164,3 +170,12 @@ def test_the_time_of_a_result_is_the_exact_mean(left: int, right: int, unit: str
     time = mean_time(left, right, unit)
     text = bytes(time).decode() if isinstance(time, msgspec.Raw) else str(time)
     assert Fraction(text) * UNIT_NS[unit] == Fraction(left + right, 2)
+
+
+def test_replicas_write_the_same_results_and_dead_letters() -> None:
+    written = [
+        results("tests.unit.joiner.joining_functions:fails_at_13", [(1.0, 2.0), (13.0, 2.0)], replica=replica)
+        for replica in (0, 1)
+    ]
+    assert written[0] == written[1]
+    assert written[0][1][0]["topic"] == "machine.out"

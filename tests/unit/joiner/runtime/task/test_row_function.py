@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from joiner.runtime.settings import replica_settings
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.function_failures import Failures, counts_with
 from joiner.runtime.task.unit import Unit
@@ -62,6 +63,16 @@ def test_with_a_grid_a_function_gets_times_and_things_and_no_driver() -> None:
     assert [(row["phenomenonTime"], row["result"]) for row in rows_of(effects)] == [
         (BASE_MS + 10 * n, (BASE_MS + 10 * n) / 1e3 + 1) for n in range(3)
     ]
+
+
+def test_replicas_write_the_same_dead_letters() -> None:
+    shared = settings_of(AT_DRIVER | {"function": OF_ROW}, application={"replicas": 3})
+    written = [
+        apply(Unit(replica_settings(shared, number), 0, {DATA: 0}), speeds(13.0, 2.5, 3.5)).rejected
+        for number in range(3)
+    ]
+    assert written[0] == written[1] == written[2]
+    assert written[0]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,17 @@ def test_what_no_join_wants_is_only_counted() -> None:
     assert (intake.not_selected, intake.rejected, intake.sides) == (1, [], {})
 
 
+@pytest.mark.parametrize("others", [0, 40])
+def test_start_records_of_another_application_s_replicas_are_not_selected(others: int) -> None:
+    """Even if they are read together with many records."""
+    records = [record(n, "speed", BASE_MS + n) for n in range(others)]
+    intake = read(
+        make_settings(), message(0, {"start": {"a": 5}}), *(one._replace(offset=one.offset + 1) for one in records)
+    )
+    assert (intake.not_selected, intake.rejected, intake.records) == (1, [], others + 1)
+    assert sum(len(side.rows().seq) for side in intake.sides.values()) == others
+
+
 def test_things_are_numbered_in_the_order_of_their_first_sight() -> None:
     intake = read(make_settings(), *(record(n, "speed", BASE_MS, thing=t) for n, t in enumerate("cabca")))
     assert intake.sides[0, LEFT].rows().key.tolist() == [0, 1, 2, 0, 1]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto
 
+from broker.wire.start_records import encode_start
 from joiner.mapping.framing import RegisteredSchema, SchemaTable, add_header
 from joiner.mapping.reading import MappedRecord, MappedTopic
 from joiner.runtime.model import UnitStopped
@@ -20,7 +21,7 @@ from joiner.runtime.task.emit import sides_of
 from joiner.runtime.task.unit import Unit
 from tests.property.protobuf_data import Field, class_of, descriptors_of, file_of, kind_of
 from tests.property.varints import zigzag
-from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, batch, lines, make_settings, message, thing_of
+from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, Message, batch, lines, make_settings, message, thing_of
 
 DAY_MS = 86_400_000
 SPEED: dict[str, Any] = {"name": "speed", "topic": "plant", "key": "$.id", "time": "$.ts", "value": "$.rpm"}
@@ -82,6 +83,18 @@ def test_a_key_in_the_wrong_partition_is_rejected() -> None:
 def test_a_tombstone_is_only_counted() -> None:
     intake = read(settings_of(), plant(0, BASE_MS), message(1, None))
     assert (intake.records, intake.not_selected, intake.rejected) == (2, 1, [])
+
+
+def test_a_start_record_of_another_application_is_only_counted_unless_a_stream_can_read_it() -> None:
+    start = Message(1, BASE_MS, encode_start({"machine.data": 7}))
+    intake = read(settings_of(), plant(0, BASE_MS), start, plant(2, BASE_MS))
+    assert (intake.records, intake.not_selected, intake.rejected) == (3, 1, [])
+    assert intake.sides[0, LEFT].rows().seq.tolist() == [0, 2]
+    (letter,) = read(settings_of(), start._replace(value=b'{"start":5}')).rejected
+    assert "stream 'speed'" in letter.reason
+    odd = SPEED | {"key": "'a'", "time": "kafka.timestamp", "value": "$.start['machine.data']"}
+    intake = read(settings_of(odd, TORQUE), start)
+    assert intake.sides[0, LEFT].rows().result.tolist() == [7.0]
 
 
 def read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -1,0 +1,29 @@
+"""The names of an application's replicas and of their topics, and of the topics with their merged outputs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+REPLICAS_MAX: Final = 3
+"""The maximum number of replicas. If each can survive the loss of another, three survive the loss of any two."""
+
+REPLICA_VARIABLE: Final = "LSB_REPLICA"
+"""The environment variable with the number of the replica, for containers whose command is fixed."""
+
+
+def replica_name(name: str, replica: int) -> str:
+    """Return the name of a replica's output topic, or of the application as which it runs.
+
+    Replica 0 has the name of the application itself.
+    """
+    return f"{name}.r{replica}" if replica else name
+
+
+def shared_name(name: str, replica: int) -> str:
+    """Return the name of which `replica_name` has made this one: that of the application or of its output topic."""
+    return name.removesuffix(replica_name("", replica))
+
+
+def merged_topic(topic: str) -> str:
+    """Return the name of the topic with the union of the replicas' outputs in ``topic``."""
+    return f"{topic}.merged"

@@ -1,0 +1,168 @@
+"""Writes the merged topics, in transactions that also contain how far the replicas were read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+
+from broker.kafka.replicas import merged_topic
+from joiner.cli.merging.progress import REPLICA_HEADER, Progress, encode_progress
+from joiner.library.merging.inputs import Place
+from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, timed_out, wait_until_ended, within
+from joiner.runtime.settings import JoinerSettings
+
+TRANSACTION_S: Final = 30.0
+"""How long a transaction may take."""
+
+FENCE_KEY: Final = b"rolled-back"
+"""The key of records that are always aborted."""
+
+_LONG_S: Final = 1.0
+"""A commit takes longer than this if Kafka restarts in the meantime, and rarely otherwise."""
+
+_ABORT_S: Final = 1.0
+_FULL_WAIT_S: Final = 0.05
+_BUFFER_KIB: Final = 64 * 1024
+
+
+class MergedOutput:
+    """The transactional producer of the merged topics. Its id fences other processes that merge the same application.
+
+    ``ends``: for each output, an offset after everything that was written to it, as far as Kafka has confirmed that.
+    ``last``: the offset after the last message, if there is one.
+    """
+
+    def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
+        self._clock = clock
+        self._name, self._state_topic = settings.application.name, state_topic(settings)
+        self._partitions, self._kafka = settings.topics.partitions, settings.kafka
+        self.ends: dict[Place, int] = {}
+        self.last: dict[Place, int] = {}
+        self._firsts: dict[Place, int] = {}
+        """The offset of the transaction's first record in each topic and partition."""
+        self._is_unsure = False
+        """Whether Kafka has taken a message without reporting its offset, as happens if it was sent twice."""
+        self._outputs = {merged_topic(topic): topic for topic in settings.output_topics.values()}
+        self._producer = make_producer(
+            settings.kafka,
+            transactional_id=f"{self._name}.merged",
+            transaction_timeout_ms=int(TRANSACTION_S * 1000),
+            queue_buffering_max_kbytes=_BUFFER_KIB,
+            retry_backoff_ms=2,
+            retry_backoff_max_ms=4,
+            linger_ms=5,
+            compression_type="lz4",
+            # As in `joiner.runtime.kafka.unit_producer`.
+            metadata_recovery_strategy="none",
+        )
+        self._producer.init_transactions(TIMEOUT_S)
+        self._is_open = False
+
+    def fence(self, consumer: Consumer) -> None:
+        """Write and abort a record in each partition, and wait until all earlier transactions there have ended.
+
+        Then no request of an earlier process can be appended any more, and transactions that Kafka has failed to end
+        are aborted. ``joiner.runtime.ownership.dangling`` says why a joiner does the same. ``consumer``: a
+        read-committed one. Raises KafkaException.
+        """
+        for partition in range(self._partitions):
+            for topic in (self._state_topic, *self._outputs):
+                self._produce(topic, partition, FENCE_KEY, None, [])
+        self.flush()
+        fences, self._firsts, self.ends, self.last = self._firsts, {}, {}, {}
+        self._producer.abort_transaction(TRANSACTION_S)
+        self._is_open = False
+        self.wait_until_ended(fences, consumer)
+
+    def wait_until_ended(self, offsets: Mapping[Place, int], consumer: Consumer, limit_s: float = TIMEOUT_S) -> None:
+        """Wait until all transactions at or before these offsets have ended. See `clients.wait_until_ended`."""
+        for number in sorted({partition for _, partition in offsets}):
+            here = {topic: at for (topic, partition), at in offsets.items() if partition == number}
+            wait_until_ended(consumer, self._kafka, self._clock, here, number, "`joiner merge`", limit_s)
+
+    def write(self, output: Place, replica: int, message: Message) -> None:
+        """Add a message of a replica to the transaction. Raises KafkaException."""
+        topic, partition = output
+        headers: list[tuple[str, str | bytes | None]] = [(REPLICA_HEADER, b"%d" % replica)]
+        self._produce(merged_topic(topic), partition, message.key(), message.value(), headers)
+
+    def commit(self, progress: Mapping[Place, Progress]) -> dict[Place, int]:
+        """Commit the messages, and how far each output was merged. Raises KafkaException.
+
+        If the commit was slow or was retried, Kafka may have restarted, and failed to end the transaction. Then return
+        where it begins in each topic and partition, and otherwise nothing.
+        """
+        began_s, is_retried = self._clock.monotonic_s(), False
+        deadline_s = began_s + TRANSACTION_S
+        for (topic, partition), one in progress.items():
+            key = merged_topic(topic).encode()
+            self._produce(self._state_topic, partition, key, encode_progress(one), [])
+        while True:
+            try:
+                self._producer.commit_transaction(max(1.0, deadline_s - self._clock.monotonic_s()))
+            except KafkaException as error:
+                # Asking again is safe. If the answer stays away, the next session learns the outcome from the state.
+                if not error.args[0].retriable() or self._clock.monotonic_s() > deadline_s:
+                    raise
+                is_retried = True
+            else:
+                break
+        self._is_open = False
+        firsts, self._firsts = self._firsts, {}
+        return firsts if is_retried or self._clock.monotonic_s() - began_s > _LONG_S else {}
+
+    def flush(self) -> None:
+        """Wait until Kafka has confirmed all messages, so that ``ends`` is exact. Raises KafkaException."""
+        if self._producer.flush(TRANSACTION_S):
+            raise timed_out(f"Kafka has not confirmed all messages of a transaction for {TRANSACTION_S:.0f} s")
+        if self._is_unsure:
+            raise timed_out("Kafka has not reported the offset of a message, which was sent more than once")
+
+    def close(self) -> None:
+        """Abort an open transaction if that is possible at once, so that nobody waits for its timeout."""
+        if self._is_open:
+            with suppress(KafkaException):
+                within(_ABORT_S + 1.0, self._producer.abort_transaction, _ABORT_S)
+
+    def _produce(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, str | bytes | None]],
+    ) -> None:
+        if not self._is_open:
+            self._producer.begin_transaction()
+            self._is_open = True
+        deadline_s = self._clock.monotonic_s() + TRANSACTION_S
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, on_delivery=self._note, headers=headers)
+            except BufferError:
+                if self._clock.monotonic_s() > deadline_s:
+                    raise timed_out(f"Kafka has not taken any messages for {TRANSACTION_S:.0f} s") from None
+                self._producer.poll(_FULL_WAIT_S)
+            else:
+                return
+
+    def _note(self, error: KafkaError | None, message: Message) -> None:
+        topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset()
+        if error is not None:
+            # The transaction cannot be committed.
+            return
+        if offset is None or offset < 0:
+            self._is_unsure = True
+            return
+        self._firsts.setdefault((topic, partition), offset)
+        if (output := self._outputs.get(topic)) is not None:
+            self.ends[output, partition] = self.last[output, partition] = offset + 1
+
+
+def state_topic(settings: JoinerSettings) -> str:
+    """Return the topic in which `Progress` is stored."""
+    return f"{settings.application.name}.merged.state"

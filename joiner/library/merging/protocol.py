@@ -1,0 +1,339 @@
+"""The protocol by which a reader merges the outputs of replicas. It uses no Kafka, no clock and no randomness.
+
+The output of a unit is a function of the offsets that it has consumed: ``E(C)`` are the ids emitted up to the vector
+``C``. It only grows with ``C``. Replicas write the same ids, each in its own transactions and at its own time. The
+first message of a transaction is a start record with the vector at which the transaction begins. A start record with
+the vector ``S`` says: before it, this replica has written all of its part of ``E(S)``. A `ReplicaUnion` decides for
+each id whether to deliver it. It is for one partition of one kind of output, because each has its own start records.
+
+**Nothing is delivered twice.** An id that was delivered is remembered. The next start vector of a replica that wrote it
+is its *tag* ``T``: the id is in ``E(T)``. It is forgotten once the start vectors of all replicas that may deliver have
+reached ``T``, because these replicas have written it already. The *floor* is the highest tag that was forgotten, in
+each topic: what was delivered and is not remembered is in ``E(floor)``. A replica is *accepted* while its start vector
+has reached the floor. What other replicas write is dropped.
+
+**Nothing is lost.** What a replica wrote while it was not accepted may be missing. A replica is *complete* if all that
+it has written was delivered. One that is accepted again becomes complete when the start vector of a complete one has
+reached the vector at which it was accepted. One complete replica is always accepted. At first, this is replica 0.
+
+**Every id gets a tag.** If a replica goes back (see below), the end of its transaction is never known. Then the tag of
+the ids in it are the ends of the input at that time, because no replica has consumed more. So nothing is remembered for
+ever, provided that the input grows. The same applies to the ids of a replica that is gone from the settings.
+
+**One replica alone** writes each id once, and may write no start records. An id that another replica was first to write
+is forgotten when it comes, and the others are not remembered. A replica that is added waits for the next start record.
+
+**Memory is bounded.** An id is forgotten at once if all replicas have passed its tag, and otherwise only if memory is
+full: then the oldest half is forgotten, as far as possible, although a replica may be behind. If it is behind the floor
+by that, it is *ignored*: it is not accepted until it has reached the floor, which does not rise while there is room.
+A complete replica always stays. If memory is full and the complete replica itself is behind, an incomplete one has to
+wait. The complete one never waits: the ids of its current transaction are forgotten instead, and no other replica is
+accepted until its next start vector, which is their tag, is known and reached.
+
+**An empty vector** says that a replica does not continue from its last start record: it begins, also after a reset, or
+its earlier start records may not hold. It must write that to each of its outputs, because its next vector may be later,
+and nothing else would show this. Its next start record must hold again, and everything that it has written before that
+must be in ``E`` of that vector: otherwise, what it wrote while it was not accepted would count as still to come. Until
+then, it is neither accepted nor complete. A vector that goes back, or that is the same although ids were written since,
+is treated alike. If the only complete replica goes back, as after a reset of the whole application, the floor is
+lowered to its vector: nothing is lost, and what was forgotten is delivered again, as in an application without
+replicas. If the only complete replica begins at a later vector, what it skips may be lost, because what the others
+wrote of that was dropped. An operator must therefore not reset a replica while no other one is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from enum import Enum
+from itertools import combinations
+from typing import Any, Final
+
+from joiner.library.merging.memory import Remembered
+from joiner.library.merging.vectors import Vector, highest, lowest, reached
+
+REMEMBERED_MAX: Final = 100_000
+"""How many ids are remembered at most per partition, unless a caller says otherwise."""
+
+
+class Verdict(Enum):
+    """What to do with an id."""
+
+    DELIVER = "deliver"
+    KNOWN = "known"
+    """Drop it, because it was delivered already."""
+    IGNORED = "ignored"
+    """Drop it, because its replica is not accepted."""
+    WAIT = "wait"
+    """Memory is full. Offer the id again after the next start record of another replica, and until then nothing else of
+    its replica."""
+
+
+class Replica:
+    """What is known of one replica."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.start: Vector = {}
+        """Its last start vector. Before the first one, without topics."""
+        self.is_accepted = self.is_complete = number == 0
+        self.accepted_at: Vector = {}
+        self.has_written = False
+        """Whether it has written ids since its last start record."""
+        self.has_forgotten = False
+        """Whether ids of its current transaction were forgotten, so that their tag is not known yet."""
+
+    def ignore(self) -> None:
+        """Do not accept it any more."""
+        self.is_accepted = self.is_complete = self.has_forgotten = False
+
+
+class ReplicaUnion:
+    """Decides which ids are delivered, and remembers at most ``limit`` of them.
+
+    A process that has stopped continues from its `state`, which contains the ids, or from its `summary`, which does
+    not, if it has kept what it delivered (see `recall`).
+    """
+
+    def __init__(self, replicas: int, limit: int) -> None:
+        if replicas < 1 or limit < 1:
+            message = f"replicas ({replicas}) and limit ({limit}) must be at least 1"
+            raise ValueError(message)
+        self._limit = limit
+        self._replicas = [Replica(number) for number in range(replicas)]
+        self._memory = Remembered(replicas)
+        self._floor: Vector = {}
+
+    @property
+    def remembered(self) -> int:
+        """The number of ids that are remembered."""
+        return len(self._memory)
+
+    @property
+    def accepted(self) -> list[int]:
+        """The replicas whose results are delivered."""
+        return [one.number for one in self._replicas if one.is_accepted]
+
+    @property
+    def complete(self) -> list[int]:
+        """The replicas all of whose results were delivered. There is always one."""
+        return [one.number for one in self._replicas if one.is_complete]
+
+    def topics(self) -> set[str]:
+        """Return the input topics in the start vectors."""
+        return {topic for one in self._replicas for topic in (*one.start, *one.accepted_at)} | set(self._floor)
+
+    def goes_back(self, replica: int, start: Vector) -> bool:
+        """Return whether a start vector says that the replica was reset."""
+        one = self._replicas[replica]
+        return not reached(start, one.start) or (one.has_written and start == one.start)
+
+    def on_start(self, replica: int, start: Vector, serial: int = 0, ends: Vector | None = None) -> bool:
+        """Note the start vector of a replica's next transaction. Return whether the only complete replica went back.
+
+        Then results may be delivered again and, if it is founded anew, be missing. ``serial``: see `recall`. ``ends``:
+        the ends of the input `topics` now. They are needed if the replica `goes_back`; otherwise, raises ValueError.
+        """
+        one = self._replicas[replica]
+        goes_back, has_forgotten = self.goes_back(replica, start), one.has_forgotten
+        is_only = goes_back and self.complete == [replica]
+        if goes_back:
+            if ends is None:
+                raise ValueError("where the replica goes back, the ends of the input are needed")
+            self._memory.abandon_transaction(replica, ends, serial)
+            if is_only:
+                self._floor = lowest([self._floor, start])
+            else:
+                one.ignore()
+        else:
+            self._memory.end_transaction(replica, start, serial)
+        one.start, one.has_written, one.has_forgotten = dict(start), False, False
+        if has_forgotten and not goes_back:
+            self._raise_floor(start)
+        if not one.is_accepted and self._may_accept(one):
+            one.is_accepted, one.is_complete, one.accepted_at = True, False, one.start
+        self._find_complete()
+        self._forget()
+        return is_only
+
+    def on_result(self, replica: int, identity: Hashable) -> Verdict:
+        """Decide about an id that a replica has written."""
+        one = self._replicas[replica]
+        one.has_written = True
+        is_known = self._memory.find(replica, identity)
+        if self._is_alone:
+            one.has_forgotten = True
+            if is_known:
+                self._memory.discard(identity)
+        if is_known:
+            return Verdict.KNOWN
+        if not one.is_accepted:
+            return Verdict.IGNORED
+        if one.has_forgotten:
+            return Verdict.DELIVER
+        if len(self._memory) >= self._limit:
+            if not self._make_room():
+                return self._without_room(one)
+            if replica not in self.accepted:
+                return Verdict.IGNORED
+        self._memory.add(replica, identity)
+        return Verdict.DELIVER
+
+    def lose(self, replica: int, ends: Vector, serial: int = 0) -> bool:
+        """Note that some messages of a replica cannot be read any more. Return False if that loses results.
+
+        ``ends``: the ends of the input `topics` now. ``serial``: see `recall`.
+        """
+        one = self._replicas[replica]
+        if self.complete == [replica]:
+            return False
+        self._memory.abandon_transaction(replica, ends, serial)
+        one.ignore()
+        one.start, one.has_written = {}, False
+        return True
+
+    @property
+    def _is_alone(self) -> bool:
+        return len(self._replicas) == 1
+
+    def _may_accept(self, one: Replica) -> bool:
+        # A start record with an empty vector says that the next one does not continue this transaction.
+        is_known = bool(one.start) and not any(other.has_forgotten for other in self._replicas)
+        return is_known and reached(one.start, self._floor)
+
+    def _find_complete(self) -> None:
+        """Find the accepted replicas that have become complete. Each may make others complete."""
+        for _ in self._replicas:
+            for one in self._replicas:
+                one.is_complete = one.is_complete or (
+                    one.is_accepted
+                    and any(other.is_complete and reached(other.start, one.accepted_at) for other in self._replicas)
+                )
+
+    def _forget(self) -> None:
+        """Forget the ids that no replica will write again."""
+        self._raise_floor(self._memory.forget(lowest(one.start for one in self._replicas)))
+
+    def _raise_floor(self, tag: Vector) -> None:
+        if not tag:
+            return
+        self._floor = highest(self._floor, tag)
+        for one in self._replicas:
+            if one.is_accepted and not reached(one.start, self._floor):
+                one.ignore()
+
+    def _make_room(self) -> bool:
+        """Forget the oldest ids, so that as few replicas as possible are ignored. Return whether there is room now."""
+        accepted = [one for one in self._replicas if one.is_accepted]
+        for count in range(len(accepted), 0, -1):
+            choices = [kept for kept in combinations(accepted, count) if any(one.is_complete for one in kept)]
+            gains = [self._memory.count_until(lowest(one.start for one in kept)) for kept in choices]
+            if any(gains):
+                kept = choices[gains.index(max(gains))]
+                self._raise_floor(self._memory.forget(lowest(one.start for one in kept), self._limit // 2))
+                break
+        return len(self._memory) < self._limit
+
+    def _ignore_all_but(self, kept: Replica) -> None:
+        for one in self._replicas:
+            if one is not kept:
+                one.ignore()
+
+    def _without_room(self, one: Replica) -> Verdict:
+        if not one.is_complete:
+            return Verdict.WAIT
+        self._memory.forget_transaction(one.number)
+        self._ignore_all_but(one)
+        one.has_forgotten = True
+        return Verdict.DELIVER
+
+    # The rest saves and restores.
+
+    def oldest_serial(self) -> int | None:
+        """Return a serial that is at most that of the oldest id that is remembered, or None if there is none."""
+        return self._memory.oldest_serial()
+
+    def summary(self) -> dict[str, Any]:
+        """Return the state without the ids, as a JSON object."""
+        return {
+            "floor": dict(self._floor),
+            "memory": self._memory.summary(),
+            "replicas": [
+                {
+                    "start": dict(one.start),
+                    "accepted": one.is_accepted,
+                    "complete": one.is_complete,
+                    "written": one.has_written,
+                    "accepted_at": dict(one.accepted_at),
+                    "forgotten": one.has_forgotten,
+                }
+                for one in self._replicas
+            ],
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return the whole state. It consists of built-in types and the ids."""
+        return self.summary() | {"batches": self._memory.batches(), "notes": self._memory.notes()}
+
+    def restore(self, state: Mapping[str, Any], ends: Callable[[], Vector] = dict) -> None:
+        """Continue from a `state` or a `summary`. Call this before anything else.
+
+        There may be other replicas than then. If there are fewer, ``ends`` is called, and must return the ends of the
+        input `topics`. Raises ValueError if none of the replicas that remain is complete.
+        """
+        for one, saved in zip(self._replicas, state["replicas"], strict=False):
+            one.start, one.accepted_at = dict(saved["start"]), dict(saved["accepted_at"])
+            one.is_accepted, one.is_complete = saved["accepted"], saved["complete"]
+            one.has_written, one.has_forgotten = saved["written"], saved["forgotten"]
+        if not self.complete:
+            raise ValueError("only a replica that no longer exists has delivered everything")
+        self._floor = dict(state["floor"])
+        gone = ends() if len(state["replicas"]) > len(self._replicas) else {}
+        self._memory.restore(state["memory"], state.get("batches", ()), state.get("notes", ()), gone)
+        self._tidy()
+
+    def recall(
+        self,
+        summary: Mapping[str, Any],
+        delivered: Iterable[tuple[int, int, Hashable]],
+        written: Iterable[tuple[int, Hashable]],
+    ) -> None:
+        """After restoring a `summary`, remember again the ids that were delivered since `oldest_serial`.
+
+        ``delivered``: the serial of each id, the replica from which it was delivered, and the id. Serials are chosen by
+        the caller, for example offsets in its own output, and grow with each id that is delivered. The serial given to
+        `on_start` must be at most that of the next id and, if the replica `goes_back`, larger than that of the one
+        before. If there are ids that were forgotten already, it does no harm that they are remembered again.
+
+        ``written``: the replica and the id of everything that the replicas have written since their last start records
+        and that was decided about. What of it another replica was first to write is noted again.
+        """
+        if self._is_alone:
+            delivered = (one for one in delivered if one[1] != 0)
+        self._memory.recall(summary["memory"], delivered)
+        for replica, identity in written:
+            if self._memory.find(replica, identity) and self._is_alone:
+                self._memory.discard(identity)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Forget what need not be remembered with the replicas that there are now, or what is too much."""
+        if self._is_alone:
+            self._replicas[0].has_forgotten = True
+            self._memory.discard_transaction(0)
+        self._forget()
+        if len(self._memory) > self._limit:
+            self._make_room()
+
+    def give_up(self, summary: Mapping[str, Any], serial: int) -> bool:
+        """After restoring a `summary`, do without the ids that were delivered before a serial and cannot be recalled.
+
+        Replicas that may still write them are ignored. Return False if the complete one that is kept may, too.
+        """
+        top, untagged = self._memory.top, self._memory.untagged_owners(summary["memory"], serial)
+        kept = max(self._replicas, key=lambda one: (one.is_complete, reached(one.start, top), one.number in untagged))
+        if not untagged and reached(kept.start, top):
+            self._raise_floor(top)
+            return True
+        self._ignore_all_but(kept)
+        kept.has_forgotten = True
+        return reached(kept.start, top) and untagged <= {kept.number}

@@ -1,0 +1,188 @@
+"""The rules of the union of replicas, each broken once, and the union with a broken rule."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from tests.property.mutation import Mutation
+
+PROTOCOL: Final = "protocol.py"
+MEMORY: Final = "memory.py"
+PACKAGE: Final = "joiner/library/merging"
+
+MERGING_MUTATIONS: Final = tuple(
+    Mutation(rule, file, before, after, PACKAGE)
+    for rule, file, before, after in (
+        (
+            "a replica stays accepted although what it has not passed is forgotten",
+            PROTOCOL,
+            "if one.is_accepted and not reached(one.start, self._floor):\n                one.ignore()",
+            "pass",
+        ),
+        (
+            "a replica is accepted before it has reached the floor",
+            PROTOCOL,
+            "return is_known and reached(one.start, self._floor)",
+            "return is_known",
+        ),
+        (
+            "a replica is accepted while another one has forgotten ids of its transaction",
+            PROTOCOL,
+            "bool(one.start) and not any(other.has_forgotten for other in self._replicas)",
+            "bool(one.start)",
+        ),
+        (
+            "a replica is accepted at an empty vector",
+            PROTOCOL,
+            "is_known = bool(one.start) and not any(",
+            "is_known = not any(",
+        ),
+        (
+            "a replica counts as complete as soon as it is accepted",
+            PROTOCOL,
+            "one.accepted_at = True, False, one.start",
+            "one.accepted_at = True, True, one.start",
+        ),
+        (
+            "a replica stays complete although it is ignored",
+            PROTOCOL,
+            "self.is_accepted = self.is_complete = self.has_forgotten = False",
+            "self.is_accepted = self.has_forgotten = False",
+        ),
+        (
+            "the last complete replica is ignored",
+            PROTOCOL,
+            "combinations(accepted, count) if any(one.is_complete for one in kept)]",
+            "combinations(accepted, count)]",
+        ),
+        (
+            "the results of a replica that is not accepted are delivered",
+            PROTOCOL,
+            "        if not one.is_accepted:\n            return Verdict.IGNORED\n        if one.has_forgotten:",
+            "        if one.has_forgotten:",
+        ),
+        (
+            "a vector that goes back is not noticed",
+            PROTOCOL,
+            "return not reached(start, one.start) or (one.has_written and start == one.start)",
+            "return one.has_written and start == one.start",
+        ),
+        (
+            "a transaction that begins again at the same vector is not noticed",
+            PROTOCOL,
+            "return not reached(start, one.start) or (one.has_written and start == one.start)",
+            "return not reached(start, one.start)",
+        ),
+        (
+            "a replica that goes back stays accepted",
+            PROTOCOL,
+            "            else:\n                one.ignore()\n        else:",
+            "        else:",
+        ),
+        (
+            "the floor does not count what was forgotten of a transaction",
+            PROTOCOL,
+            "if has_forgotten and not goes_back:\n            self._raise_floor(start)",
+            "pass",
+        ),
+        (
+            "the floor does not count tags that were forgotten",
+            PROTOCOL,
+            "self._raise_floor(self._memory.forget(lowest(one.start for one in kept), self._limit // 2))",
+            "self._memory.forget(lowest(one.start for one in kept), self._limit // 2)",
+        ),
+        (
+            "the tag is the vector at which the transaction begins",
+            PROTOCOL,
+            "self._memory.end_transaction(replica, start, serial)",
+            "self._memory.end_transaction(replica, one.start, serial)",
+        ),
+        (
+            "an incomplete replica does not wait",
+            PROTOCOL,
+            "        if not one.is_complete:\n            return Verdict.WAIT\n",
+            "",
+        ),
+        (
+            "others stay accepted although ids of a transaction are forgotten",
+            PROTOCOL,
+            "        self._ignore_all_but(one)\n        one.has_forgotten = True",
+            "        one.has_forgotten = True",
+        ),
+        (
+            "ids of a transaction without an end get the vector at which it began",
+            PROTOCOL,
+            "self._memory.abandon_transaction(replica, ends, serial)\n            if is_only",
+            "self._memory.abandon_transaction(replica, one.start, serial)\n            if is_only",
+        ),
+        (
+            "ids of a transaction without an end get no tag",
+            MEMORY,
+            "        if batch.count:\n            self._set_apart(batch)",
+            "        batch.tag = None",
+        ),
+        (
+            "the first id of a transaction is recalled as one of the transaction before",
+            MEMORY,
+            "serial >= opened[owner]",
+            "serial > opened[owner]",
+        ),
+        (
+            "recalled ids get the last tag instead of the highest one",
+            MEMORY,
+            "self.top = highest(self.top, tag)",
+            "self.top = dict(tag)",
+        ),
+        (
+            "an id that gets its tag from another replica loses its serial",
+            MEMORY,
+            "                batch.serial = min(batch.serial, there.serial)\n",
+            "",
+        ),
+        (
+            "the ids of the current transactions do not count for the oldest serial",
+            MEMORY,
+            "batches = [*self._open, *self._firsts()]",
+            "batches = self._firsts()",
+        ),
+        (
+            "ids are forgotten one batch too many",
+            MEMORY,
+            "if reached(until, one.tag or {})]",
+            "if reached(until, one.tag or {}) or len(self._closed[one.owner]) > 1]",
+        ),
+    )
+)
+
+
+def broken_union(mutation: Mutation, source: str, folder: Path) -> Any:
+    """Return the class `ReplicaUnion` with a broken rule. ``source``: the broken file, to be written to ``folder``."""
+    from joiner.library.merging import protocol  # noqa: PLC0415 - so that the list can be read without them
+
+    name = f"broken_{Path(mutation.file).stem}"
+    path = folder / f"{name}.py"
+    path.write_text(source)
+    broken = _loaded(name, path)
+    if mutation.file == PROTOCOL:
+        return broken.ReplicaUnion
+
+    def make(replicas: int, limit: int) -> Any:
+        union = protocol.ReplicaUnion(replicas, limit)
+        union._memory = broken.Remembered(replicas)  # noqa: SLF001 - the union has no other use for another one
+        return union
+
+    return make
+
+
+def _loaded(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

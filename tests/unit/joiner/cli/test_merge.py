@@ -1,0 +1,135 @@
+"""What does `joiner merge` refuse before it connects to Kafka, and what does it do if a topic is replaced?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from broker.kafka.topics import TopicError
+from broker.metrics import Readings
+from joiner.cli.main import build_parser
+from joiner.cli.merging import merger
+from joiner.cli.merging.command import merge
+from joiner.cli.merging.merger import MergeMetrics, Merger
+from joiner.runtime.kafka.topics import TopicReplaced
+from tests.manual_clock import ManualClock
+from tests.unit.joiner.runtime.joiner_inputs import make_settings
+
+
+def test_results_in_arrow_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = make_settings(application={"replicas": 2, "results": "arrow"})
+    assert merge(settings, ManualClock(), 10) == 2
+    assert capsys.readouterr().err == (
+        "application.results is 'arrow', which cannot be merged: choose 'full' or 'compact'\n"
+    )
+
+
+class Watch:
+    """A `TopicWatch` that finds another topic at its first check."""
+
+    found: ClassVar[list[TopicError]] = []
+
+    def __init__(self, *_given: object) -> None:
+        pass
+
+    def check(self) -> None:
+        if self.found:
+            raise self.found.pop()
+
+
+class Sessions:
+    """Counts sessions, and stops at the end of the second one's first turn."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.merger: Merger | None = None
+        self.partitions: dict[tuple[str, int], object] = {}
+
+    def __call__(self, *_given: object) -> Sessions:
+        self.begun += 1
+        return self
+
+    def turn(self) -> bool:
+        assert self.merger is not None
+        self.merger.stop()
+        return False
+
+    def waiting(self) -> int:
+        return 0
+
+    def verdicts(self) -> Counter[tuple[str, ...]]:
+        return Counter()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> Sessions:
+    made = Sessions()
+    leadership = SimpleNamespace(check=lambda: True, close=lambda: None)
+    for name, stand_in in {
+        "make_admin": lambda _kafka: None,
+        "ensure_topics": lambda *_given: {},
+        "Leadership": lambda *_given: leadership,
+        "TopicWatch": Watch,
+        "Session": made,
+    }.items():
+        monkeypatch.setattr(merger, name, stand_in)
+    made.merger = Merger(
+        make_settings(application={"replicas": 2}), ManualClock(), MergeMetrics(Readings(CollectorRegistry()))
+    )
+    return made
+
+
+def test_a_topic_that_was_replaced_begins_another_session_instead_of_telling_to_reset_the_application(
+    sessions: Sessions, caplog: pytest.LogCaptureFixture
+) -> None:
+    Watch.found.append(TopicReplaced("run `joiner reset`", ["machine.out.r1"]))
+    assert sessions.merger is not None
+    sessions.merger.run()
+    assert sessions.begun == 2
+    assert "machine.out.r1" in caplog.text
+    assert "joiner reset" not in caplog.text
+
+
+def test_a_process_that_waits_for_its_turn_is_ready(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = iter([False, True])
+    one = sessions.merger
+    assert one is not None
+    seen: list[bool] = []
+
+    def check() -> bool:
+        seen.append(one.is_ready)
+        return next(turns, True)
+
+    monkeypatch.setattr(merger, "Leadership", lambda *_given: SimpleNamespace(check=check, close=lambda: None))
+    one.run()
+    assert seen == [False, True, True], "before anything is known, while it waits, and while it merges"
+
+
+def test_topics_with_other_partitions_end_merging(sessions: Sessions) -> None:
+    Watch.found.append(TopicError("other partitions"))
+    assert sessions.merger is not None
+    with pytest.raises(TopicError, match="other partitions"):
+        sessions.merger.run()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--remembered-max", "0"], "'0' is not a number of ids: use 1 to 100000000"),
+        (["--remembered-max", "many"], "'many' is not a number of ids"),
+        (["--replica", "1"], "unrecognized arguments: --replica 1"),
+    ],
+)
+def test_what_merging_cannot_mean_is_refused(
+    arguments: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["merge", *arguments])
+    assert what in capsys.readouterr().err

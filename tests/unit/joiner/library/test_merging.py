@@ -1,0 +1,357 @@
+"""Does a reader of replicas deliver the right messages, continue from its state, and say what it cannot do?"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+
+from broker.kafka.replicas import merged_topic, replica_name
+from broker.kafka.topics import TopicFacts
+from broker.wire.start_records import encode_start, read_start
+from joiner.library.merging import reader as reading
+from joiner.library.merging.inputs import ReplicaInputs, Source
+from joiner.library.merging.partition import MergedPartition, MergeError
+from joiner.library.merging.protocol import ReplicaUnion, Verdict
+from joiner.library.merging.reader import MergedReader
+
+OUT, OTHER = "out", "out.r1"
+NOT_IN_LOG = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the public names of the constants
+END = KafkaError._PARTITION_EOF  # noqa: SLF001
+AWAY = KafkaError._TRANSPORT  # noqa: SLF001
+
+
+class FakeMessage:
+    """A message, or an error event."""
+
+    def __init__(self, topic: str, offset: int, value: bytes | None, error: KafkaError | None = None) -> None:
+        self._parts = topic, offset, value, error
+
+    def topic(self) -> str:
+        return self._parts[0]
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._parts[1]
+
+    def value(self) -> bytes | None:
+        return self._parts[2]
+
+    def error(self) -> KafkaError | None:
+        return self._parts[3]
+
+
+class FakeConsumer:
+    """Returns what is in its queue, except of partitions that are paused."""
+
+    def __init__(self, *_config: Any) -> None:
+        self.queue: deque[FakeMessage] = deque()
+        self.paused: set[str] = set()
+        self.assigned: list[tuple[str, int, int]] = []
+        self.ends: dict[str, int] = {}
+        self.ids: dict[str, str] = {}
+        self.unknown = AWAY
+        """The error with which Kafka answers for topics without messages."""
+
+    def send(self, topic: str, *values: bytes | None) -> None:
+        for value in values:
+            offset = self.ends.get(topic, 0)
+            self.ends[topic] = offset + 1
+            self.queue.append(FakeMessage(topic, offset, value))
+
+    def fail(self, topic: str, code: int) -> None:
+        self.queue.append(FakeMessage(topic, 0, None, KafkaError(code)))
+
+    def assign(self, places: Iterable[TopicPartition]) -> None:
+        self.assigned = [(place.topic, place.partition, place.offset) for place in places]
+
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        self.paused |= {place.topic for place in places}
+
+    def resume(self, places: Iterable[TopicPartition]) -> None:
+        self.paused -= {place.topic for place in places}
+
+    def consume(self, _count: int, _timeout_s: float) -> list[FakeMessage]:
+        found = [message for message in self.queue if message.topic() not in self.paused]
+        self.queue = deque(message for message in self.queue if message.topic() in self.paused)
+        return found
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+        assert timeout > 0
+        if place.topic not in self.ends:
+            raise KafkaException(KafkaError(self.unknown))
+        return 0, self.ends[place.topic]
+
+    def close(self) -> None:
+        pass
+
+
+def result(identity: str) -> bytes:
+    return json.dumps({"thing": "R1", "quantity": "q", "phenomenonTime": 1, "result": 2.0, "id": identity}).encode()
+
+
+def watermark(time: int | str) -> bytes:
+    return json.dumps({"mark": time, "quantity": "q"}).encode()
+
+
+def start(at: int) -> bytes:
+    return encode_start({"a": at})
+
+
+def partition(limit: int = 10, replicas: int = 2) -> MergedPartition:
+    return MergedPartition(ReplicaUnion(replicas, limit), frozenset({"app", "app.r1"}), "ms")
+
+
+class Reading:
+    """Two replicas of one partition, read from a fake consumer."""
+
+    def __init__(self, limit: int = 10, positions: dict[tuple[str, int], int] | None = None) -> None:
+        self.consumer, self.merged, self.returns = FakeConsumer(), partition(limit), 0
+        sources = {(OUT, 0): Source(0, (OUT, 0)), (OTHER, 0): Source(1, (OUT, 0))}
+        self.inputs = ReplicaInputs(
+            self.consumer,  # type: ignore[arg-type] # has what is needed of one
+            sources,
+            {(OUT, 0): self.merged},
+            positions or {},
+            before_return=self._note,
+        )
+
+    def _note(self) -> None:
+        self.returns += 1
+
+    def read(self) -> list[str]:
+        values = [message.value() for _, message in self.inputs.take(100, 0.0)]
+        return [json.loads(value or b"{}").get("id", "other") for value in values]
+
+
+def test_a_start_record_is_read_back_and_nothing_else_is_one() -> None:
+    assert read_start(encode_start({"b": 2, "a": 1})) == {"a": 1, "b": 2}
+    assert read_start(encode_start({})) == {}
+    for other in (
+        None,
+        b"",
+        b"{}",
+        b'{"start": 1}',
+        b'{"start": {"a": -1}}',
+        b'{"start": {}, "x": 1}',
+        result("start"),
+    ):
+        assert read_start(other) is None
+
+
+def test_the_names_of_replicas() -> None:
+    assert [replica_name("machine.out", replica) for replica in (0, 1, 2)] == [
+        "machine.out", "machine.out.r1", "machine.out.r2",
+    ]  # fmt: skip
+    assert merged_topic("machine.out") == "machine.out.merged"
+
+
+def test_each_result_is_delivered_once_and_start_records_are_not() -> None:
+    two = Reading()
+    two.consumer.send(OUT, start(0), result("x"))
+    two.consumer.send(OTHER, start(0), result("x"), result("y"))
+    assert two.read() == ["x", "y"]
+    assert two.inputs.positions() == {(OUT, 0): 2, (OTHER, 0): 3}
+    assert two.merged.verdicts == {("deliver", 0): 1, ("known", 1): 1, ("deliver", 1): 1}
+
+
+def test_an_incomplete_replica_is_paused_while_memory_is_full_and_goes_on_in_order() -> None:
+    two = Reading(limit=1)
+    two.consumer.send(OTHER, start(5), result("a"), result("b"), result("c"))
+    assert two.read() == ["a"]
+    assert two.consumer.paused == {OTHER}
+    assert two.inputs.decided[OTHER, 0] == 2
+    assert two.inputs.waiting() == 1
+    two.consumer.send(OUT, start(4))
+    assert two.read() == []
+    assert two.inputs.waiting() == 1
+    two.consumer.send(OTHER, start(7))
+    two.consumer.send(OUT, result("a"), start(8))
+    assert two.read() == [], "now replica 1 is behind, so that its results come from replica 0"
+    assert two.inputs.positions() == {(OUT, 0): 3, (OTHER, 0): 4}
+    assert not two.consumer.paused
+    two.consumer.send(OUT, result("b"), result("c"))
+    assert two.read() == ["b", "c"]
+    assert two.inputs.positions() == {(OUT, 0): 5, (OTHER, 0): 5}, "what was not read while it was paused is read now"
+
+
+def test_the_caller_can_commit_before_a_vector_goes_back() -> None:
+    two = Reading()
+    two.consumer.send(OUT, start(5))
+    two.consumer.send(OTHER, start(5))
+    two.read()
+    assert two.returns == 0
+    two.consumer.ends["a"] = 12
+    two.consumer.send(OTHER, result("x"), encode_start({}), start(9))
+    two.read()
+    assert two.returns == 1
+    assert two.merged.union.complete == [0]
+    two.consumer.send(OTHER, start(11))
+    two.consumer.send(OUT, start(11))
+    two.read()
+    assert two.merged.union.remembered == 1, "it may belong to any record that was in the input"
+    two.consumer.send(OTHER, start(12))
+    two.consumer.send(OUT, start(12))
+    two.read()
+    assert two.merged.union.remembered == 0
+
+
+def test_a_vector_that_goes_back_waits_for_the_ends_of_the_input_unless_its_topic_is_gone() -> None:
+    two = Reading()
+    two.consumer.send(OUT, start(5), encode_start({}))
+    with pytest.raises(KafkaException):
+        two.read()
+    two = Reading()
+    two.consumer.unknown = KafkaError.UNKNOWN_TOPIC_OR_PART
+    two.consumer.send(OUT, start(5), encode_start({}))
+    assert two.read() == []
+
+
+def test_messages_that_were_deleted_are_replaced_by_those_of_another_replica() -> None:
+    two = Reading(positions={(OUT, 0): 4, (OTHER, 0): 4})
+    assert two.consumer.assigned == [(OUT, 0, 4), (OTHER, 0, 4)]
+    two.consumer.send(OUT, start(5))
+    two.consumer.send(OTHER, start(5))
+    two.consumer.ends["a"] = 9
+    two.read()
+    two.consumer.fail(OUT, NOT_IN_LOG)
+    assert two.read() == []
+    assert two.merged.union.complete == [1]
+    assert two.inputs.positions()[OUT, 0] == OFFSET_BEGINNING
+    two.consumer.fail(OTHER, NOT_IN_LOG)
+    with pytest.raises(MergeError, match="were deleted before they were merged"):
+        two.read()
+
+
+def test_the_position_is_after_the_marker_of_a_transaction() -> None:
+    two = Reading()
+    two.consumer.send(OUT, start(5))
+    two.consumer.queue.append(FakeMessage(OUT, 2, None, KafkaError(END)))
+    two.read()
+    assert two.inputs.decided[OUT, 0] == 1
+    assert two.inputs.positions()[OUT, 0] == 2
+
+
+def test_an_error_that_may_skip_messages_is_raised_and_others_are_not() -> None:
+    two = Reading()
+    two.consumer.queue.append(FakeMessage("", 0, None, KafkaError(AWAY)))
+    assert two.read() == []
+    two.consumer.fail(OUT, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    with pytest.raises(KafkaException):
+        two.read()
+
+
+def test_watermarks_of_complete_replicas_are_delivered_if_they_rise() -> None:
+    merged = partition()
+    merged.union.on_start(0, {"a": 4})
+    merged.union.on_start(1, {"a": 5})
+    assert merged.union.complete == [0]
+    assert merged.offer(1, watermark(9)) is Verdict.IGNORED
+    assert merged.offer(0, watermark(5)) is Verdict.DELIVER
+    assert merged.offer(0, watermark(5)) is Verdict.KNOWN
+    merged.union.on_start(0, {"a": 5})
+    assert merged.union.complete == [0, 1]
+    assert merged.offer(1, watermark(4)) is Verdict.KNOWN
+    assert merged.offer(1, watermark("1970-01-01T00:00:00.006Z")) is Verdict.DELIVER
+    assert merged.offer(1, watermark("no time")) is Verdict.DELIVER
+
+
+def test_dead_letters_of_other_programs_and_what_has_no_id_are_delivered_as_they_are() -> None:
+    merged = partition()
+    foreign = b'{"id": "mqtt:1", "source": "connector"}'
+    own, others = b'{"id": "data:0:1", "source": "app"}', b'{"id": "data:0:1", "source": "app.r1"}'
+    for value in (foreign, foreign, None, None, b"\xff", b"[]"):
+        assert merged.offer(0, value) is Verdict.DELIVER
+    merged.union.on_start(1, {"a": 0})
+    assert merged.offer(1, others) is Verdict.DELIVER
+    assert merged.offer(0, own) is Verdict.KNOWN
+
+
+def test_long_ids_are_remembered_by_their_hash() -> None:
+    merged = partition()
+    identity = merged.identity(result("x" * 200))
+    assert isinstance(identity, bytes)
+    assert len(identity) == 16
+    assert identity != merged.identity(result("x" * 201))
+    assert merged.identity(result("x" * 64)) == "x" * 64
+
+
+def test_results_in_arrow_are_refused() -> None:
+    with pytest.raises(MergeError, match=r"application\.results"):
+        partition().offer(0, b"\xff\xff\xff\xff\x00")
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch) -> FakeConsumer:
+    made = FakeConsumer()
+    monkeypatch.setattr(reading, "Consumer", lambda _config: made)
+    monkeypatch.setattr(reading, "AdminClient", lambda _config: None)
+    monkeypatch.setattr(
+        reading,
+        "topic_facts",
+        lambda _admin, names: {name: TopicFacts(made.ids.get(name, "first"), 1) for name in names},
+    )
+    return made
+
+
+def open_reader(**more: Any) -> MergedReader:
+    return MergedReader({}, OUT, "app", 2, partitions=[0], **more)
+
+
+def test_a_reader_continues_from_its_state(consumer: FakeConsumer) -> None:
+    with open_reader() as reader:
+        assert consumer.assigned == [(OUT, 0, OFFSET_BEGINNING), (OTHER, 0, OFFSET_BEGINNING)]
+        consumer.send(OUT, start(0), result("x"))
+        consumer.send(OTHER, start(0), result("y"))
+        assert [message.value() for message in reader.read()] == [result("x"), result("y")]
+        assert reader.remembered == 2
+        assert reader.complete == {0: [0, 1]}
+        state = reader.state()
+    with open_reader(state=state) as reader:
+        assert consumer.assigned == [(OUT, 0, 2), (OTHER, 0, 2)]
+        consumer.send(OUT, result("y"), result("z"))
+        consumer.send(OTHER, result("x"))
+        assert [message.value() for message in reader.read()] == [result("z")]
+
+
+def test_a_topic_that_was_recreated_is_read_from_its_beginning(consumer: FakeConsumer) -> None:
+    consumer.ends["a"] = 9
+    with open_reader() as reader:
+        consumer.send(OUT, start(0), result("x"), start(3))
+        consumer.send(OTHER, start(0), result("y"), start(3))
+        reader.read()
+        assert reader.complete == {0: [0, 1]}
+        state = reader.state()
+    consumer.ids[OTHER] = "second"
+    with open_reader(state=state) as reader:
+        assert consumer.assigned == [(OUT, 0, 3), (OTHER, 0, OFFSET_BEGINNING)]
+        assert reader.complete == {0: [0]}
+        state = reader.state()
+    consumer.ids[OUT] = "third"
+    with pytest.raises(MergeError, match="topic out was deleted since the state was saved"):
+        open_reader(state=state)
+
+
+def test_a_state_of_a_later_release_is_refused(consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as later, open_reader() as reader:
+        later.setattr(reading, "FORMAT_VERSION", 2)
+        state = reader.state()
+    assert consumer.assigned
+    with pytest.raises(ValueError, match="a later release"):
+        open_reader(state=state)
+
+
+@pytest.mark.usefixtures("consumer")
+def test_a_state_of_something_else_is_refused() -> None:
+    with pytest.raises(ValueError, match="not the state of a reader"):
+        open_reader(state=b"\x00\xff")
+    with open_reader() as reader:
+        state = reader.state()
+    with pytest.raises(ValueError, match="the state is of the topic 'out'"):
+        MergedReader({}, "other", "app", 2, partitions=[0], state=state)
