@@ -32,7 +32,7 @@ say = @printf '\n== %s\n' "$(1)"
 needs_python = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "'$(PYTHON)' is not Python 3.11 or newer. Install it, or give its path: make setup PYTHON=/path/to/python3.11"; exit 2; }
 
-.PHONY: help setup servers influxd style types demo up down status env dashboards quick test test-compose compose-needs test-chaos soak simulation mutations fuzz bench bench-engine bench-kafka bench-spark check docs format lock clean
+.PHONY: help setup servers influxd style types demo up down status env dashboards quick test test-compose compose-needs test-chaos soak simulation mutations fuzz bench bench-engine bench-kafka bench-replicas bench-spark check docs format lock clean
 
 help: ## this list
 	@printf 'LocalStreamBuffer: commands\n\n'
@@ -145,6 +145,9 @@ bench-kafka: setup ## throughput and latency compared with a raw pass-through, r
 	@$(PY) -m bench.metrics --report "$(BENCH_REPORTS)/bench_metrics"
 	@$(PY) -m bench.page --report "$(BENCH_REPORTS)/bench_page"
 	@$(PY) -m bench.growth --report "$(BENCH_REPORTS)/growth"
+
+bench-replicas: setup ## latency around faults with and without replicas, and their cost, about 35 minutes: make bench-replicas BENCH_REPORTS=folder
+	@$(PY) -m bench.runners.replicas --report "$(BENCH_REPORTS)/bench_replicas"
 
 bench-spark: setup ## the operator in Spark, moves to and from Spark, about 15 minutes: make bench-spark BENCH_REPORTS=folder
 	@$(PY) -m bench.spark_operator

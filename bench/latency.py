@@ -19,13 +19,10 @@ from bench.contest.contenders import OURS, PASS_THROUGH
 from bench.contest.load.latency import QUANTILES, climb
 from bench.contest.plan import FULL
 from bench.contest.running.arena import Arena
-from bench.harness.pipeline import about, own_stack
+from bench.harness.pipeline import LOW_PAUSE_JAVA, about, own_stack
 from bench.harness.report import spread, table, write
 
 _CONTENDERS: Final = {"pass-through": PASS_THROUGH, "joiner": OURS[0]}
-_JAVA: Final = ("-Xms2g", "-Xmx2g", "-XX:+AlwaysPreTouch", "-XX:+UseZGC")
-"""JVM options for Kafka: the default collector pauses it for up to 120 ms, several times a minute. With a smaller heap,
-ZGC runs every few seconds, and takes one of two cores while it does."""
 _SEED: Final = 7
 """The seed for the order of the contenders."""
 
@@ -34,7 +31,7 @@ def measure(rates: list[int], runs: int, seconds: float) -> list[dict[str, Any]]
     """Return the figures of each run: p50, p99 and p99.9 in ms, and the cores used, by contender and rate."""
     found: list[dict[str, Any]] = []
     draw = random.Random(_SEED)  # noqa: S311 - only an order
-    with own_stack(_JAVA) as (stack, folder):
+    with own_stack(LOW_PAUSE_JAVA) as (stack, folder):
         arena = Arena(stack, folder)
         warm_up(arena, FULL)
         # Discard the first turn: the broker's JIT compiler is busy for minutes after startup.

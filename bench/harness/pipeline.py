@@ -7,9 +7,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
@@ -25,7 +26,7 @@ from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import log_range, make_admin, make_consumer
 from joiner.runtime.kafka.readers import Readers
-from joiner.runtime.settings import ApplicationSettings, JoinerSettings
+from joiner.runtime.settings import ApplicationSettings, JoinerSettings, replica_settings
 
 PARTITIONS: Final = 4
 THINGS: Final = 8
@@ -44,6 +45,10 @@ KAFKAS_OWN: Final = {
     "offsets.topic.segment.bytes": "104857600",
     "transaction.state.log.segment.bytes": "104857600",
 }
+
+LOW_PAUSE_JAVA: Final = ("-Xms2g", "-Xmx2g", "-XX:+AlwaysPreTouch", "-XX:+UseZGC")
+"""JVM options for Kafka: the default collector pauses it for up to 120 ms, several times a minute. With a smaller heap,
+ZGC runs every few seconds, and takes one of two cores while it does."""
 
 _SETTINGS: Final = """\
 [kafka]
@@ -84,10 +89,12 @@ def own_kafka(java_options: Sequence[str] | None = None) -> Iterator[tuple[Kafka
 
 
 @contextmanager
-def own_stack(java_options: Sequence[str] | None = None) -> Iterator[tuple[LocalStack, Path]]:
-    """Start a temporary Kafka broker. Yield the stack and a folder for files."""
+def own_stack(
+    java_options: Sequence[str] | None = None, more: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[tuple[LocalStack, Path]]:
+    """Start a temporary Kafka broker, with ``more`` server properties. Yield the stack and a folder for files."""
     with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:
-        stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime", **KAFKAS_OWN}
+        stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime", **KAFKAS_OWN, **more}
         if java_options is not None:
             stack.kafka.java_options = java_options
         stack.up([stack.kafka])
@@ -178,24 +185,29 @@ class Application:
         given = ["--config", str(self.config), "--log-level", "warning", "--instance", instance]
         return [sys.executable, "-m", "joiner", command, *given, *more]
 
-    def wait_until_through(self, running: Sequence[subprocess.Popen[bytes]]) -> None:
-        """Wait until the joiners in ``running`` have committed the whole input."""
+    def wait_until_through(self, running: Sequence[subprocess.Popen[bytes]], replica: int = 0) -> None:
+        """Wait until the joiners in ``running``, which are those of a replica, have committed the whole input."""
         wanted = ends(self.settings.kafka, self.data, self.settings.topics.partitions)
-        while not self._is_through(wanted):
+        settings = replica_settings(self.settings, replica)
+        while not self._is_through(settings, wanted):
             if any(process.poll() is not None for process in running):
                 raise RuntimeError("a joiner ended unexpectedly")
             time.sleep(_LOOK_S)
 
-    def verify(self) -> dict[str, int]:
-        """Verify all results with the tester and return its counts: expected, found, missing, doubled, …"""
+    def verify(self, *more: str) -> dict[str, int]:
+        """Verify all results with the tester and return its counts: expected, found, missing, doubled, …
+
+        ``more``: further arguments of the tester. Raises FileNotFoundError if it could not check anything.
+        """
         report = self.config.with_suffix(".json")
-        tester(["verify", "--config", str(self.config), "--json", str(report)])
+        report.unlink(missing_ok=True)
+        tester(["verify", "--config", str(self.config), "--json", str(report), *more])
         total: dict[str, int] = json.loads(report.read_text())["total"]
         return total
 
-    def _is_through(self, wanted: list[int]) -> bool:
+    def _is_through(self, settings: JoinerSettings, wanted: list[int]) -> bool:
         try:
-            with closing(Readers(self.settings, SystemClock())) as readers:
+            with closing(Readers(settings, SystemClock())) as readers:
                 found = [read_checkpoint(readers, unit) for unit in range(len(wanted))]
         except KafkaException:
             return False  # the state topic is being created

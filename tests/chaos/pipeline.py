@@ -21,10 +21,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from bench.harness.wire import Wire, Wires, listeners
 from broker.stack import LocalStack, ephemeral_stack
-from broker.stack.ports import choose_port
 from tests.chaos.limits import clock_variables, mount_disk, set_clock, unmount_disk
-from tests.chaos.wire import Wire, Wires
 from tests.integration.forked import start_forked
 from tests.integration.services import ROOT, kill
 
@@ -200,7 +199,7 @@ def chaos_stack(
             {service: wires.add() for service in ("connector", *joiners, "db_connector")},
             wires.add(),
         )
-        stack.kafka.more = {**_KAFKA, **kafka, **_listeners(made.kafka)}
+        stack.kafka.more = {**_KAFKA, **kafka, **listeners(made.kafka)}
         for name in small_disks:
             made.disks[name] = mount_disk({"kafka": stack.kafka, "influxdb": stack.influxdb}[name].data)
         for name in wrong_clocks:
@@ -214,21 +213,6 @@ def chaos_stack(
             wires.close()
             for disk in made.disks.values():
                 unmount_disk(disk)
-
-
-def _listeners(wires: dict[str, Wire]) -> dict[str, str]:
-    """Return the broker settings for one Kafka listener per wire. Each listener advertises the address of its wire."""
-    for wire in wires.values():
-        wire.target = choose_port(None)
-    names = {service: service.upper() for service in wires}
-    inner = [f"{names[service]}://127.0.0.1:{wire.target}" for service, wire in wires.items()]
-    outer = [f"{names[service]}://127.0.0.1:{wire.port}" for service, wire in wires.items()]
-    protocols = [f"{name}:PLAINTEXT" for name in names.values()]
-    return {
-        "listeners": ",".join(["PLAINTEXT://127.0.0.1:${port}", "CONTROLLER://127.0.0.1:${controller_port}", *inner]),
-        "advertised.listeners": ",".join(["PLAINTEXT://127.0.0.1:${port}", *outer]),
-        "listener.security.protocol.map": ",".join(["PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT", *protocols]),
-    }
 
 
 @dataclass

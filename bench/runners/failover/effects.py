@@ -11,6 +11,8 @@ import numpy as np
 from bench.contest.running.outputs import pairs_of
 from bench.harness.pipeline import PARTITIONS
 from bench.runners.failover.instances import Event
+from broker.settings import KafkaSettings
+from broker.wire.start_records import read_start
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
 from joiner.runtime.settings import JoinerSettings
@@ -43,31 +45,44 @@ class UnitOutput(NamedTuple):
 
 def read_output(settings: JoinerSettings, unit: int) -> UnitOutput:
     """Read everything that a unit has committed."""
+    due_ns, appended_ms = read_results(settings.kafka, settings.topics.out, unit)
+    return UnitOutput(appended_ms, due_ns // 1_000_000)
+
+
+def read_results(kafka: KafkaSettings, topic: str, unit: int, last: int | None = None) -> tuple[Ints, Ints]:
+    """Return when the later record of each committed result of a unit was due, in ns, and when it was appended, in ms.
+
+    Both are int64 arrays of shape (n,), in the order of the log. If ``last`` is given, only that many offsets at the
+    end are read.
+    """
     appended_ms: list[int] = []
-    due_ms: list[Ints] = []
+    due_ns: list[Ints] = [np.zeros(0, dtype=np.int64)]
     values: list[bytes] = []
-    with closing(make_reader(settings.kafka, "bench")) as reader:
-        for message in _all(reader, settings.topics.out, unit):
+    with closing(make_reader(kafka, "bench")) as reader:
+        for message in _all(reader, topic, unit, last):
+            value = message.value() or b""
+            if read_start(value) is not None:
+                continue
             appended_ms.append(int(message.timestamp()[1]))
-            values.append(message.value() or b"")
+            values.append(value)
             if len(values) >= _AT_ONCE:
-                due_ms.append(_due_ms(values))
+                due_ns.append(_due_ns(values))
                 values = []
     if values:
-        due_ms.append(_due_ms(values))
-    return UnitOutput(np.array(appended_ms, dtype=np.int64), np.concatenate(due_ms))
+        due_ns.append(_due_ns(values))
+    return np.concatenate(due_ns), np.array(appended_ms, dtype=np.int64)
 
 
-def _due_ms(values: list[bytes]) -> Ints:
+def _due_ns(values: list[bytes]) -> Ints:
     """Return when the later record of each result was due. The records are stamped with their due times."""
     pairs = np.array([pair[:2] for pair in pairs_of(values)], dtype=np.int64)
-    found: Ints = pairs.max(axis=1) // 1_000_000
+    found: Ints = pairs.max(axis=1)
     return found
 
 
-def _all(reader: Any, topic: str, unit: int) -> Any:
+def _all(reader: Any, topic: str, unit: int, last: int | None = None) -> Any:
     low, high = log_range(reader, topic, unit)
-    return read_to_end(reader, SystemClock(), topic, unit, low, high)
+    return read_to_end(reader, SystemClock(), topic, unit, low if last is None else max(low, high - last), high)
 
 
 def pauses(events: Sequence[Event], outputs: Sequence[UnitOutput]) -> list[dict[str, Any]]:

@@ -8,12 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
+
+from broker.stack.ports import choose_port
 
 _BLOCK_BYTES: Final = 65_536
 _UNAVAILABLE: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _LOOPBACK: Final = "127.0.0.1"
+
+
+def listeners(wires: Mapping[str, Wire]) -> dict[str, str]:
+    """Return the settings of a Kafka broker with one more listener per wire, which advertises the wire's address.
+
+    A client that connects through a wire therefore also gets the address of the wire, not that of the broker. The keys
+    name the wires. The wires get their targets.
+    """
+    for wire in wires.values():
+        wire.target = choose_port(None)
+    names = {key: key.upper() for key in wires}
+    inner = [f"{names[key]}://{_LOOPBACK}:{wire.target}" for key, wire in wires.items()]
+    outer = [f"{names[key]}://{_LOOPBACK}:{wire.port}" for key, wire in wires.items()]
+    protocols = [f"{name}:PLAINTEXT" for name in names.values()]
+    return {
+        "listeners": ",".join(["PLAINTEXT://127.0.0.1:${port}", "CONTROLLER://127.0.0.1:${controller_port}", *inner]),
+        "advertised.listeners": ",".join(["PLAINTEXT://127.0.0.1:${port}", *outer]),
+        "listener.security.protocol.map": ",".join(["PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT", *protocols]),
+    }
 
 
 class Wires:
