@@ -93,8 +93,8 @@ def report(folder: Path, path: Path) -> int:
         ran["records/s while faults happened"] = ", ".join(
             f"{part} {one.facts['rate']:,}" for part, one in observed.items()
         )
-    draw(figures, path)
     write(path, "Latency around faults, with and without replicas", ran, figures, lines(figures, path))
+    draw(figures, path)
     print("\n".join([*summary(figures), f"the report is {path.with_suffix('.md')}"]))
     return 0
 

@@ -34,7 +34,8 @@ NEVER_MS: Final = 60_000
 FIRST_MS, LAST_MS, STEP_MS = -1_000, 6_000, 100
 """The range of times around a fault for which latencies are drawn, and the length of a step."""
 
-_RESAMPLES: Final = 2_000
+_RESAMPLES: Final = 1_000
+_AT_ONCE: Final = 50
 _SEED: Final = 7
 _MIDDLE: Final = (2.5, 97.5)
 _EXACT: Final = 1e-9
@@ -118,7 +119,9 @@ def compare(these: Ints, those: Ints) -> Compared:
     ms, of_ms = (quantiles(one.sum(axis=0, keepdims=True), used)[0] for one in (these, those))
     chance = np.random.default_rng(_SEED)
     drawn = chance.multinomial(len(these), np.full(len(these), 1 / len(these)), size=_RESAMPLES).astype(np.float64)
-    many, of_many = (quantiles(drawn @ one, used) for one in (these, those))
+    # In parts, to save memory: there may be tens of thousands of values.
+    parts = np.array_split(drawn, _RESAMPLES // _AT_ONCE)
+    many, of_many = (np.concatenate([quantiles(part @ one, used) for part in parts]) for one in (these, those))
     bounds = np.percentile(many / of_many, _MIDDLE, axis=0)
     # An interval whose resamples include missing results has no meaning as a ratio.
     is_known = (ms < NEVER_MS) & (of_ms < NEVER_MS)

@@ -37,6 +37,8 @@ _STOP_S: Final = 15.0
 _ASK_S: Final = 5.0
 _TAIL: Final = 500
 """How many offsets at the end of a partition contain its newest result."""
+_BEHIND_S: Final = 2.0
+"""Results are up to date if the newest one is that of a record that was due at most this long ago."""
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """An HTTP client that ignores the proxy settings in the environment."""
 _MORE: Final = 20
@@ -127,7 +129,7 @@ class Group:
         self.running[member.name].send_signal(number)
 
     def settle(self) -> None:
-        """Wait until all processes serve as they should, and all units have written further results everywhere.
+        """Wait until all processes serve as they should, and all units have written further, recent results everywhere.
 
         Raises RuntimeError if that takes too long, or if a process has ended.
         """
@@ -201,6 +203,7 @@ class Group:
             all(at > before[place] + _MORE for place, at in self._ends().items())
             and all(is_settled(watch.look(), PARTITIONS, each, standbys) for watch in self._watches)
             and (not self.setup.is_merged or self._are_complete())
+            and self._are_up_to_date()
         )
 
     def _ends(self) -> dict[tuple[str, int], int]:
@@ -217,6 +220,10 @@ class Group:
         """Return when the newest record with a result in each partition was due, in ns. 0: there is none."""
         kafka = self.application.settings.kafka
         return [max(read_results(kafka, topic, unit, _TAIL)[0].tolist(), default=0) for unit in range(PARTITIONS)]
+
+    def _are_up_to_date(self) -> bool:
+        newest_ns = min(at_ns for topic in self.outputs.values() for at_ns in self._newest(topic))
+        return time.time_ns() - newest_ns < _BEHIND_S * 1e9
 
     def _are_complete(self) -> bool:
         """Return whether the process that merges can do without any one of the replicas, in all partitions."""

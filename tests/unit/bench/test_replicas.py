@@ -280,6 +280,7 @@ def test_the_report_is_made_from_whatever_was_kept(tmp_path: Path, capsys: pytes
     for part, outputs in parts.items():
         raw.save_facts(kept, part, observed(outputs).facts)
         raw.save_outputs(kept, part, outputs)
+    path = tmp_path / "new" / "bench"
     assert report(kept, path) == 0
     text = path.with_suffix(".md").read_text()
     assert "| alone | all | 3 | 20 / 950 / 995 | 20 / 20 / 20 | 1.00 (1.00 to 1.00) | 47.50" in text
