@@ -311,7 +311,54 @@ def _ends() -> list[_Panel]:
     ]  # fmt: skip
 
 
-DASHBOARDS: Final = {"machine_data": machine_data, "join_operation": join_operation}
+def replicas() -> dashboard.Dashboard:
+    """Return the dashboard for the processes that merge the replicas of an application."""
+    board = _new_dashboard("Replicas", "lsb-replicas", "Which replica is first, and whether each could go on alone.")
+    delivered = 'sum by (replica) (rate(lsb_joiner_merge_messages_total{verdict="deliver"}[1m]))'
+    # A process that no longer merges keeps its gauges.
+    complete = "max by (topic, replica) (lsb_joiner_merge_complete)"
+    remembered = "max by (topic) (lsb_joiner_merge_remembered)"
+    share = f"{delivered} / on () group_left () sum({delivered})"
+    panels: list[_Panel] = [
+        _number("Merging", "Processes that merge. There should be one.", "none", "sum(lsb_joiner_merge_active)"),
+        _number("Waiting", "Processes that wait for their turn.", "none", "sum(lsb_joiner_merge_active == bool 0)"),
+        _number(
+            "Complete replicas", "In all partitions, of the topic with the fewest. With two, any may die.", "none",
+            f"min(sum by (topic) ({complete} == bool scalar(max({complete}))))",
+        ),
+        _number(
+            "Partitions waiting", "Not read, because a complete replica is waited for.", "none",
+            "max(lsb_joiner_merge_waiting)",
+        ),
+        _number("Ids remembered", "Replicas may still write them.", "short", f"sum({remembered})"),
+        _number("Errors, 5 min", "Merging started over.", "short", "sum(increase(lsb_joiner_merge_errors_total[5m]))"),
+        _lines(
+            "First", "Messages delivered from each replica, because it was first.", "cps",
+            (delivered, "replica {{replica}}"),
+        ),
+        _lines("Share", "Of the messages delivered.", "percentunit", (share, "replica {{replica}}")),
+        _lines(
+            "Complete", "Partitions of all output topics in which a replica could go on alone.", "none",
+            (f"sum by (replica) ({complete})", "replica {{replica}}"), width=_THIRD,
+        ),
+        _lines(
+            "Ignored", "Messages dropped because their replica is not accepted.", "cps",
+            (
+                'sum by (replica) (rate(lsb_joiner_merge_messages_total{verdict="ignored"}[1m]))',
+                "replica {{replica}}",
+            ), width=_THIRD,
+        ),
+        _lines(
+            "Remembered", "Ids, by topic.", "short",
+            (remembered, "{{topic}}"), width=_THIRD,
+        ),
+    ]  # fmt: skip
+    for panel in panels:
+        board = board.with_panel(panel)
+    return board
+
+
+DASHBOARDS: Final = {"machine_data": machine_data, "join_operation": join_operation, "replicas": replicas}
 
 
 def rendered(name: str) -> str:
