@@ -27,7 +27,7 @@ from control.api.session import Identity, session_routes
 from control.facts.dead_letters import DeadLetterPage
 from control.facts.lookup.keys import Keys
 from control.facts.lookup.records import ThingRecords
-from control.facts.overview import Overview
+from control.facts.overview import Overview, Replicas
 from control.facts.timeline import Event
 from control.facts.topology import Topology
 from control.problem import Problem
@@ -57,7 +57,7 @@ def make_app(watchers: Mapping[str, Watcher], desks: Mapping[str, Desk], login: 
     api.include_router(letter_routes(watchers))
     app.include_router(api)
     app.include_router(form_routes(login))
-    kinds: list[Any] = [Overview, ApplicationStatus, Topology, Event, Identity, Keys, ThingRecords]
+    kinds: list[Any] = [Overview, ApplicationStatus, Topology, Event, Identity, Keys, ThingRecords, Replicas]
     kinds += [DeadLetterPage, DeadLetterContents, Order, Plan, Action, Actions]
     describe_with(app, kinds, login.cookie)
     metrics = Metrics(watchers)

@@ -102,31 +102,29 @@ class Settings(JoinerSettings):
     db_connector: DbConnectorSettings | None = None
 
     def endpoints(self) -> Endpoints:
-        """Return what may be shown about the connectors. Either of a connector's two sections is enough.
-
-        A database connector that reads merged results is not shown.
-        """
+        """Return what may be shown about the connectors. Either of a connector's two sections is enough."""
         mqtt, connector = self.mqtt or MqttSettings(), self.connector or ConnectorSettings()
         influxdb, postgresql = self.influxdb or InfluxdbSettings(), self.postgresql or PostgresqlSettings()
         delta, db_connector = self.delta or DeltaSettings(), self.db_connector or DbConnectorSettings()
         source = Source(f"{_bracketed(mqtt.host)}:{mqtt.port}", mqtt.topic, connector.client_id)
+        is_merged = db_connector.merged
         match db_connector.sink:
             case "influxdb":
                 place = f"{influxdb.org}/{influxdb.bucket}", db_connector.measurement
                 url = urlsplit(influxdb.url)
                 # A path may contain a secret.
-                sink = Sink(db_connector.group, f"{url.scheme}://{url.netloc}", *place)
+                sink = Sink(db_connector.group, f"{url.scheme}://{url.netloc}", *place, is_merged=is_merged)
             case "postgresql":
                 address = f"{_bracketed(postgresql.host)}:{postgresql.port}"
-                sink = Sink(db_connector.group, address, postgresql.database, postgresql.table, POSTGRESQL)
+                place = postgresql.database, postgresql.table
+                sink = Sink(db_connector.group, address, *place, POSTGRESQL, is_merged)
             case "delta":
-                sink = Sink(db_connector.group, database=delta.path, kind=DELTA)
+                sink = Sink(db_connector.group, database=delta.path, kind=DELTA, is_merged=is_merged)
             case "stdout":
-                sink = Sink(db_connector.group, kind=STDOUT)
+                sink = Sink(db_connector.group, kind=STDOUT, is_merged=is_merged)
         has_source = self.mqtt is not None or self.connector is not None
         has_sink = any(one is not None for one in (self.influxdb, self.postgresql, self.delta, self.db_connector))
-        # Between an application with replicas and a sink that reads their merged results is `joiner merge`.
-        return Endpoints(source if has_source else None, sink if has_sink and not db_connector.merged else None)
+        return Endpoints(source if has_source else None, sink if has_sink else None)
 
 
 def _bracketed(host: str) -> str:

@@ -1,4 +1,4 @@
-"""The names of an application's replicas and of their topics, and of the topics with their merged outputs."""
+"""The names of an application's replicas and of their topics, and of what merges their outputs."""
 
 from __future__ import annotations
 
@@ -27,3 +27,16 @@ def shared_name(name: str, replica: int) -> str:
 def merged_topic(topic: str) -> str:
     """Return the name of the topic with the union of the replicas' outputs in ``topic``."""
     return f"{topic}.merged"
+
+
+def merging_group(application: str) -> str:
+    """Return the consumer group of the processes that merge. No application or site can have this name.
+
+    ``application``: the name of replica 0.
+    """
+    return f"{application}/merge"
+
+
+def merging_state_topic(application: str) -> str:
+    """Return the topic that says how far the replicas of an application were merged."""
+    return f"{application}.merged.state"

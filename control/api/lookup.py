@@ -1,4 +1,4 @@
-"""``/api/v1/applications/<name>/keys`` and ``.../joins/<join>/records``: what is read only on request."""
+"""``/api/v1/applications/<name>/keys``, ``.../joins/<join>/records`` and ``.../replicas``: what is read on request."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from control.api.schema import answer, json_response
 from control.facts.lookup.keys import KEYS_MAX, Keys, Selection
 from control.facts.lookup.one_at_a_time import Unavailable
 from control.facts.lookup.records import LIMIT_MAX, ThingRecords
+from control.facts.overview import Replicas, replicas_of
 from control.problem import Problem
 from control.roles import Role
 
@@ -70,6 +71,16 @@ def lookup_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
         watcher = of_application(watchers, name)
         found = _join_of(watcher.settings.join, join)
         return json_response(await _read(watcher.lookup.records(found, thing, limit)))
+
+    @routes.get(
+        "/{name}/replicas",
+        responses=_answer("The replicas. If there are no others, none, and nothing is read.", Replicas),
+        summary="Show the replicas of an application, and which of them was first to write the last results",
+    )
+    async def replicas(name: Name) -> Response:
+        watcher = of_application(watchers, name)
+        is_alone = watcher.settings.application.replicas == 1
+        return json_response(replicas_of(watcher, None if is_alone else await _read(watcher.lookup.replicas())))
 
     return routes
 

@@ -59,7 +59,8 @@ class Facts(msgspec.Struct, frozen=True):
     per second that each unit consumes. ``lag``: the records not consumed yet, or None if that is unknown for any
     unit. ``read_ms``: when the facts were last renewed, in ms since the epoch, or None if they never were.
     ``missing``: what could not be read then, and why. ``trouble``: why the facts cannot be renewed, or an empty string.
-    ``supervisors``: those that have reported lately. ``flow``: what flows through the topics.
+    ``supervisors``: those that have reported lately. ``flow``: what flows through the topics. ``replicas``: the facts
+    about the other replicas of the application, by number.
     """
 
     number: int = 0
@@ -71,6 +72,7 @@ class Facts(msgspec.Struct, frozen=True):
     trouble: str = "Kafka has not answered yet"
     supervisors: list[Supervisor] = []
     flow: Flow = Flow()
+    replicas: dict[int, Facts] = {}
 
 
 class Reading:

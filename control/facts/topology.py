@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from broker.kafka.replicas import merged_topic, replica_name
 from control.facts.flow.endpoints import POSTGRESQL, place_of
 from control.facts.flow.meters import NOT_THERE, RESULTS
+from control.facts.flow.reading import has_merger
 from control.facts.graph.copies import add_copying
+from control.facts.graph.merging import add_merger, add_replica
 from control.facts.graph.parts import OK, TROUBLE, UNKNOWN, WARNING, Edge, Graph, Node, Trouble, numbers, topic_id
 from control.facts.graph.sites import Output, add_sites, offset_unit
 from joiner.runtime.membership.status.tables import age
@@ -69,11 +72,28 @@ def topology_of(settings: JoinerSettings, endpoints: Endpoints, facts: Facts) ->
     add_sites(graph, settings, facts, outputs)
     for one in outputs:
         _add_topic(graph, _OUTPUTS[one.kind][0], one.topic, facts, {"holds": one.content})
+    if has_merger(settings, is_merged=endpoints.has_merged):
+        _add_merging(graph, settings, facts)
     if endpoints.sink is not None:
         _add_sink(graph, endpoints.sink, settings, facts.flow.sink)
     if facts.trouble:
         graph = graph.as_last_known()
     return Topology(settings.application.name, facts.read_ms, facts.trouble, graph.nodes, graph.edges, graph.troubles)
+
+
+def _add_merging(graph: Graph, settings: JoinerSettings, facts: Facts) -> None:
+    """Add the other replicas, what merges their results, and the topics of both."""
+    out = settings.topics.out
+    for number in range(1, settings.application.replicas):
+        add_replica(graph, settings, facts, number)
+        own = facts.replicas.get(number)
+        details = {"holds": f"results of replica {number}"}
+        has_begun = own is not None and own.status is not None
+        _add_topic(graph, "result_topic", replica_name(out, number), facts, details, has_begun=has_begun)
+    add_merger(graph, settings, facts)
+    details = {"holds": "the results of all replicas, each once"}
+    has_begun = facts.flow.merger is not None and bool(facts.flow.merger.members)
+    _add_topic(graph, "merged_topic", merged_topic(out), facts, details, has_begun=has_begun)
 
 
 def _outputs(settings: JoinerSettings) -> list[Output]:
@@ -134,9 +154,14 @@ def _connector_state(flow: TopicFlow | None) -> tuple[str, str]:
     return f"not seen for {age(flow.quiet_s)}", WARNING
 
 
-def _add_topic(graph: Graph, kind: str, topic: str, facts: Facts, details: dict[str, str]) -> None:
+def _add_topic(
+    graph: Graph, kind: str, topic: str, facts: Facts, details: dict[str, str], *, has_begun: bool | None = None
+) -> None:
+    """Add a topic. ``has_begun``: whether what creates it has run; by default, whether the application has."""
     flow, fault = facts.flow.topics.get(topic), facts.flow.missing.get(topic)
-    if fault == NOT_THERE and facts.status is None:
+    if has_begun is None:
+        has_begun = facts.status is not None
+    if fault == NOT_THERE and not has_begun:
         # The joiner creates its topics when it starts, and the connector creates those that it writes to.
         graph.nodes.append(Node(topic_id(topic), kind, topic, "does not exist yet", UNKNOWN, details=details))
         return
@@ -154,7 +179,7 @@ def _add_topic(graph: Graph, kind: str, topic: str, facts: Facts, details: dict[
 
 
 def _add_sink(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFlow | None) -> None:
-    out, rejected = settings.topics.out, settings.topics.rejected
+    out, rejected = sink.results_topic(settings.topics.out), settings.topics.rejected
     state, level = _sink_state(graph, sink, settings, flow)
     members = [] if flow is None else flow.members
     graph.nodes += [
@@ -209,22 +234,22 @@ def _sink_state(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFl
         text = f"The lag of the db_connector is not known: consumer group {sink.group}: {flow.fault}"
         graph.troubles.append(Trouble(WARNING, text))
         return "not known", UNKNOWN
-    is_waiting = bool(flow.lag)
+    is_waiting, topic = bool(flow.lag), sink.results_topic(settings.topics.out)
     unread = set(range(settings.topics.partitions)) - {one for member in flow.members for one in member.partitions}
     state, level, why = f"{len(flow.members)} running", OK, ""
     if not flow.members:
         state, level = "not running", TROUBLE if is_waiting else WARNING
         why = f"The db_connector is not running: consumer group {sink.group} has no members"
-        why += f", and results are waiting in {settings.topics.out}" if is_waiting else ""
+        why += f", and results are waiting in {topic}" if is_waiting else ""
     elif is_waiting and flow.stalled_s >= _STALLED_S:
         state, level = "stalled", TROUBLE
         why = (
-            f"The db_connector is stalled: results are waiting in {settings.topics.out}, and none was acknowledged for "
+            f"The db_connector is stalled: results are waiting in {topic}, and none was acknowledged for "
             f"{_STALLED_S:.0f} s or longer"
         )
     elif unread:
         state, level = f"nobody reads {numbers(unread)}", WARNING
-        why = f"No db_connector is assigned partitions {numbers(unread)} of {settings.topics.out}"
+        why = f"No db_connector is assigned partitions {numbers(unread)} of {topic}"
     elif flow.others:
         state, level = "other database", WARNING
         why = (

@@ -1,4 +1,4 @@
-"""Reads an application's topics continuously, in two threads, and keeps what is known about it.
+"""Reads an application's topics continuously, in a few threads, and keeps what is known about it.
 
 It joins no consumer group and writes nothing. While Kafka is unreachable, it keeps what it knows, reports the cause,
 and tries again.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -20,6 +21,7 @@ from control.facts.lookup.lookup import Lookup
 from control.facts.reading import Facts, Reading
 from control.facts.retrying import RetryingThread
 from control.facts.timeline import Event, Timeline
+from joiner.runtime.settings import replica_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,9 +63,19 @@ class Watcher:
         self._lock = threading.Lock()
         self._timeline = Timeline()
         name, letters = settings.application.name, LetterReading(settings, clock, self.letters)
+        self._replicas = {number: Facts() for number in range(1, settings.application.replicas)}
+        """The facts about the other replicas. A thread for each of them replaces its own."""
         self._threads = (
             RetryingThread(name, self._read, self._report),
             RetryingThread(f"dead letters of {name}", letters.read, self.letters.report),
+            *(
+                RetryingThread(
+                    replica_settings(settings, number).application.name,
+                    partial(self._read_replica, number),
+                    partial(self._report_replica, number),
+                )
+                for number in self._replicas
+            ),
         )
 
     @property
@@ -109,6 +121,19 @@ class Watcher:
                     self._publish(facts)
                     note_success()
 
+    def _read_replica(self, number: int, stop: threading.Event, note_success: Callable[[], None]) -> None:
+        settings = replica_settings(self.settings, number)
+        # Its events are not shown.
+        with closing(Reading(settings, self._clock, Timeline())) as reading:
+            while not stop.is_set():
+                reading.read_until(self._clock.monotonic_s() + PUBLISH_S, stop)
+                if not stop.is_set() and (facts := reading.facts()) is not None:
+                    self._replicas[number] = facts
+                    note_success()
+
+    def _report_replica(self, number: int, trouble: str) -> None:
+        self._replicas[number] = msgspec.structs.replace(self._replicas[number], trouble=trouble)
+
     def _report(self, trouble: str) -> None:
         self._publish(msgspec.structs.replace(self._facts, trouble=trouble))
 
@@ -116,7 +141,7 @@ class Watcher:
         with self._lock:
             # Only this thread changes the timeline.
             self._events = tuple(self._timeline.events)
-        self._facts = msgspec.structs.replace(facts, number=self._facts.number + 1)
+        self._facts = msgspec.structs.replace(facts, number=self._facts.number + 1, replicas=dict(self._replicas))
         if facts.status is not None and not facts.trouble and facts.read_ms is not None and facts.lag is not None:
             with self._lock:
                 self._samples.append(Sample(facts.read_ms, sum(facts.rates), facts.lag))

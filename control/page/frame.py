@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from control.actions.desk import Desk
     from control.facts.watcher import Watcher
     from control.roles import Role
+    from joiner.runtime.settings import JoinerSettings
 
 MOUNT: Final = "/ui"
 _REFRESH_S: Final = 1.0
@@ -88,11 +89,12 @@ class Section(Protocol):
 
 
 class Place(NamedTuple):
-    """A page that the frame links to. ``path``: below `MOUNT`."""
+    """A page that the frame links to. ``path``: below `MOUNT`. ``is_for``: whether it is about an application."""
 
     path: str
     title: str
     make: Callable[[Visit], Section]
+    is_for: Callable[[JoinerSettings], bool] = lambda _settings: True
 
 
 def mount_pages(
@@ -144,7 +146,8 @@ class _Page:
             ui.html(_TITLE, sanitize=False)
             with ui.element("nav").props('aria-label="Pages"').classes("flex gap-4"):
                 for place in places:
-                    self._link(place)
+                    if place.is_for(self._visit.watcher.settings):
+                        self._link(place)
             ui.space()
             if len(applications) > 1:
                 ui.select(

@@ -43,11 +43,12 @@ _REST_S_MAX: Final = 0.25
 
 
 class Stored(NamedTuple):
-    """A record of a topic."""
+    """A record of a topic. ``at_ms``: when Kafka appended it."""
 
     partition: int
     key: bytes | None
     value: bytes
+    at_ms: int
 
 
 def wait_until(
@@ -183,7 +184,7 @@ def read_topic(bootstrap: str, topic: str, partitions: int) -> list[Stored]:
             for message in consumer.consume(10_000, 0.2):
                 error, partition = message.error(), message.partition() or 0
                 if error is None:
-                    found.append(Stored(partition, message.key(), message.value() or b""))
+                    found.append(Stored(partition, message.key(), message.value() or b"", int(message.timestamp()[1])))
                     continue
                 assert error.code() == KafkaError._PARTITION_EOF, error  # noqa: SLF001 - its only name
                 if (message.offset() or 0) >= ends[partition]:

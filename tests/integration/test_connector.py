@@ -42,11 +42,11 @@ def test_each_quantity_of_each_event_arrives_once_in_its_things_partition(pipeli
     pipeline.wait_for_records(4000)
     assert stop(process) == 0
     assert sorted(pipeline.identities()) == sorted(expected(2000))
-    for partition, key, value in pipeline.values("data"):
-        record, _ = decode_data(value, "ms")
-        assert key is not None
-        assert key.decode() == record.thing
-        assert partition == partition_of(key, PARTITIONS)
+    for stored in pipeline.values("data"):
+        record, _ = decode_data(stored.value, "ms")
+        assert stored.key is not None
+        assert stored.key.decode() == record.thing
+        assert stored.partition == partition_of(stored.key, PARTITIONS)
     assert pipeline.dead_letters() == []
 
 
@@ -153,7 +153,7 @@ def test_a_silent_quantity_gets_a_watermark_in_its_things_partition(pipeline: Pi
         nonlocal count
         count += 1
         pipeline.publish([event(f"s{count}", time_ms=1554096460415 + 1_000 * count, speed=1)])
-        found = ((partition, decode_data(value, "ms")[0]) for partition, _, value in pipeline.values("data"))
+        found = ((stored.partition, decode_data(stored.value, "ms")[0]) for stored in pipeline.values("data"))
         return [(partition, value) for partition, value in found if isinstance(value, Watermark)]
 
     wait_until(lambda: bool(watermarks()), "a watermark is written")

@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from broker.kafka.replicas import merged_topic
+
 INFLUXDB: Final = "InfluxDB"
 POSTGRESQL: Final = "PostgreSQL"
 DELTA: Final = "Delta Lake"
@@ -32,6 +34,7 @@ class Sink(msgspec.Struct, frozen=True):
     ``group``: its consumer group. ``url``: the database's address, without a path. ``database``: organisation and
     bucket of InfluxDB, or a database of PostgreSQL. ``measurement``: a measurement or a table. ``kind``: one of
     `INFLUXDB`, `POSTGRESQL`, `DELTA`, which has only a path as its database, and `STDOUT`, which has none of these.
+    ``is_merged``: whether it reads the merged results of replicas.
     """
 
     group: str
@@ -39,6 +42,11 @@ class Sink(msgspec.Struct, frozen=True):
     database: str = ""
     measurement: str = ""
     kind: str = INFLUXDB
+    is_merged: bool = False
+
+    def results_topic(self, topic: str) -> str:
+        """Return the topic that it reads. ``topic``: the results of replica 0."""
+        return merged_topic(topic) if self.is_merged else topic
 
 
 class Endpoints(msgspec.Struct, frozen=True):
@@ -46,6 +54,11 @@ class Endpoints(msgspec.Struct, frozen=True):
 
     source: Source | None = None
     sink: Sink | None = None
+
+    @property
+    def has_merged(self) -> bool:
+        """Whether the database connector reads the merged results of replicas."""
+        return self.sink is not None and self.sink.is_merged
 
 
 def place_of(sink: Sink) -> str:

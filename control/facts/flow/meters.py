@@ -89,13 +89,23 @@ class CopyFlow(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
+class MergerFlow(msgspec.Struct, frozen=True):
+    """The processes that merge replicas: the one with a partition merges, and the others wait for their turn.
+
+    ``fault``: why they are not known, or an empty string.
+    """
+
+    members: list[GroupMember] = []
+    fault: str = ""
+
+
 class Flow(msgspec.Struct, frozen=True):
     """What flows where.
 
     ``topics``: the topics whose flow is known, by name. ``units``: by number; None for a unit that has never run or
     whose last checkpoint cannot be read. ``moves``: by unit. ``sink``: None if it is not configured or not known yet.
     ``missing``: the topics whose ends could not be read, with the cause. ``copies``: None if nothing is repartitioned
-    or that is not known yet.
+    or that is not known yet. ``merger``: None if nothing is merged or that is not known yet.
     """
 
     topics: dict[str, TopicFlow] = {}
@@ -104,6 +114,7 @@ class Flow(msgspec.Struct, frozen=True):
     sink: SinkFlow | None = None
     missing: dict[str, str] = {}
     copies: CopyFlow | None = None
+    merger: MergerFlow | None = None
 
 
 class Meter:

@@ -8,14 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 
 from broker.kafka.groups import read_group
+from broker.kafka.replicas import merged_topic, merging_group, replica_name
 from control.facts.flow.endpoints import Sink, target_of
-from control.facts.flow.meters import NOT_THERE, CopyFlow, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
+from control.facts.flow.meters import (
+    NOT_THERE,
+    CopyFlow,
+    Flow,
+    GroupMember,
+    MergerFlow,
+    Meter,
+    SinkFlow,
+    SinkMeter,
+    TopicFlow,
+)
 from joiner.runtime.kafka.clients import EARLIEST, LATEST, describe, in_background, make_consumer, timed_out
 from joiner.runtime.repartition.status import RepartitionStatus, read_repartition
 
@@ -49,7 +61,9 @@ class FlowReading:
     def __init__(self, admin: AdminClient, settings: JoinerSettings, sink: Sink | None, clock: Clock) -> None:
         """``sink``: the database connector, if one is configured."""
         self._admin, self._settings, self._clock = admin, settings, clock
-        self._topics = sorted({*settings.input_topics, *settings.output_topics.values()})
+        is_merged = sink is not None and sink.is_merged
+        self._topics = topics_of(settings, is_merged=is_merged)
+        self._merger = _MergerReading(admin, settings) if has_merger(settings, is_merged=is_merged) else None
         self._meters = {topic: Meter(_RATE_S) for topic in self._topics}
         self._group = None if sink is None else _GroupReading(admin, settings, sink)
         self._copies: Future[list[RepartitionStatus]] | None = None
@@ -68,9 +82,10 @@ class FlowReading:
         if not self._ends and now_s >= self._ask_s:
             self._asked_s, self._ask_s = now_s, now_s + ASK_S
             self._ask()
-        if self._settings.repartitioned:
+        if self._settings.repartitioned and not self._settings.application.replica:
             self._renew_copies(now_s)
-        return msgspec.structs.replace(self._flow, copies=self._copy_flow)
+        merger = None if self._merger is None else self._merger.renewed(now_s)
+        return msgspec.structs.replace(self._flow, copies=self._copy_flow, merger=merger)
 
     def _renew_copies(self, now_s: float) -> None:
         if self._copies is not None and self._copies.done():
@@ -112,7 +127,7 @@ class FlowReading:
                 meter, end = self._meters[topic], sum(ends[topic].values())
                 meter.note(self._asked_s, end)
                 flows[topic] = TopicFlow(end, meter.rate(), meter.quiet_s())
-        sink = None if self._group is None else self._group.answered(ends[self._settings.topics.out], self._asked_s)
+        sink = None if self._group is None else self._group.answered(ends[self._group.topic], self._asked_s)
         return Flow(topics=flows, sink=sink, missing=missing)
 
 
@@ -125,8 +140,9 @@ class _GroupReading:
 
     def __init__(self, admin: AdminClient, settings: JoinerSettings, sink: Sink) -> None:
         self._admin, self._kafka = admin, settings.kafka
-        self._topic = settings.topics.out
-        self._places = [TopicPartition(self._topic, one) for one in range(settings.topics.partitions)]
+        self.topic = sink.results_topic(settings.topics.out)
+        """The topic that it reads."""
+        self._places = [TopicPartition(self.topic, one) for one in range(settings.topics.partitions)]
         self._group = sink.group
         self._consumer = make_consumer(settings.kafka, sink.group)
         self._meter = SinkMeter(_RATE_S, range(settings.topics.partitions), target_of(sink))
@@ -141,13 +157,13 @@ class _GroupReading:
         if self._committed.done():
             self._committed = in_background("committed offsets", self._ask_committed)
         # The connector reads these partitions from their beginning.
-        starts = {TopicPartition(self._topic, one): EARLIEST for one in self._meter.uncommitted}
+        starts = {TopicPartition(self.topic, one): EARLIEST for one in self._meter.uncommitted}
         self._starts = self._admin.list_offsets(starts, request_timeout=_TIMEOUT_S) if starts else {}
 
     def _ask_members(self) -> list[GroupMember]:
         members = []
         for found in read_group(self._admin, self._kafka, self._group, _TIMEOUT_S):
-            partitions = sorted(place.partition for place in found.assigned if place.topic == self._topic)
+            partitions = sorted(place.partition for place in found.assigned if place.topic == self.topic)
             members.append(GroupMember(found.name, partitions))
         return members
 
@@ -171,6 +187,55 @@ class _GroupReading:
         except KafkaException as error:
             return SinkFlow(fault=describe(error))
         return self._meter.note(asked_s, members, committed, starts, ends)
+
+
+class _MergerReading:
+    """The members of the consumer group of `joiner merge`. The one that merges is assigned the control topic."""
+
+    def __init__(self, admin: AdminClient, settings: JoinerSettings) -> None:
+        self._admin, self._kafka, self._group = admin, settings.kafka, merging_group(settings.application.name)
+        self._members: Future[list[GroupMember]] | None = None
+        self._ask_s = -inf
+        self._flow: MergerFlow | None = None
+
+    def renewed(self, now_s: float) -> MergerFlow | None:
+        """Return Kafka's latest answer, or None if there is none. Ask again if due."""
+        if self._members is not None and self._members.done():
+            try:
+                self._flow = MergerFlow(self._members.result())
+            except KafkaException as error:
+                self._flow = MergerFlow(fault=describe(error))
+            self._members = None
+        if self._members is None and now_s >= self._ask_s:
+            self._ask_s = now_s + ASK_S
+            self._members = in_background("group members", self._ask_members)
+        return self._flow
+
+    def _ask_members(self) -> list[GroupMember]:
+        return [
+            GroupMember(found.name, sorted(place.partition for place in found.assigned))
+            for found in read_group(self._admin, self._kafka, self._group, _TIMEOUT_S)
+        ]
+
+
+def has_merger(settings: JoinerSettings, *, is_merged: bool) -> bool:
+    """Return whether the results of an application are merged. ``is_merged``: whether a connector reads them.
+
+    After the other replicas were given up, `joiner merge` may go on with replica 0.
+    """
+    return not settings.application.replica and (settings.application.replicas > 1 or is_merged)
+
+
+def topics_of(settings: JoinerSettings, *, is_merged: bool) -> list[str]:
+    """Return the topics whose flow is measured. ``is_merged``: see `has_merger`.
+
+    Of the other replicas and of what is merged, these are only the results.
+    """
+    found = {*settings.input_topics, *settings.output_topics.values()}
+    if has_merger(settings, is_merged=is_merged):
+        out = settings.topics.out
+        found |= {merged_topic(out), *(replica_name(out, number) for number in range(settings.application.replicas))}
+    return sorted(found)
 
 
 def _result(future: Future[Any]) -> Any:

@@ -23,8 +23,9 @@ class Node(msgspec.Struct, frozen=True):
 
     ``kind``: ``mqtt_broker``, ``connector``, ``repartition`` (the copying of a topic), ``input_topic``, ``site``,
     ``instance``, ``unowned`` (the units of a site that no instance serves), ``standbys`` (those of the units of an
-    instance), ``unit``, ``result_topic``, ``late_topic``, ``unmatched_topic``, ``dead_letter_topic``, ``db_connector``
-    or ``database``. ``state``: in words. ``level``: one of `LEVELS`. ``within``: the id of its group. ``beside``: for
+    instance), ``unit``, ``replica`` (another replica of the application), ``result_topic``, ``late_topic``,
+    ``unmatched_topic``, ``dead_letter_topic``, ``merger`` (`joiner merge`), ``merged_topic``, ``db_connector`` or
+    ``database``. ``state``: in words. ``level``: one of `LEVELS`. ``within``: the id of its group. ``beside``: for
     standbys, the id of the node whose units they keep warm. ``units``: their numbers. ``rate``: the records per second
     that it consumes. ``lag``: what it has not consumed. Either is None if it is unknown or does not apply.
     ``details``: further facts, in words.

@@ -1,4 +1,4 @@
-"""What is read from Kafka on request, for one application: its keys, and the last records of a thing."""
+"""What is read from Kafka on request, for one application: its keys, the last records of a thing, its replicas."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 from control.facts.lookup.keys import Keys, KeysRead, Selection, read_keys
 from control.facts.lookup.one_at_a_time import OneAtATime
 from control.facts.lookup.records import Frontiers, Subject, ThingRecords, read_records
+from control.facts.lookup.replicas import ReplicasRead, read_replicas
 
 if TYPE_CHECKING:
     from joiner.operators import JoinSettings
@@ -49,6 +50,12 @@ class Lookup:
             lambda deadline: read_records(subject, self._clock, limit, deadline),
         )
         return msgspec.structs.replace(found, frontiers=self._frontiers(subject) or frontiers)
+
+    async def replicas(self) -> ReplicasRead:
+        """Return which replica was first to write the last results. Raises `Unavailable` if that cannot be read now."""
+        return await self._readings.result(
+            ("replicas",), lambda deadline: read_replicas(self._settings, self._clock, deadline)
+        )
 
     def stop(self) -> None:
         """Make the reading in progress end soon."""

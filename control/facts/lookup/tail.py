@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from joiner.runtime.kafka.clients import make_reader, read_to_end
 
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 MESSAGES_MAX: Final = 20_000
-"""The maximum number of offsets read from a partition."""
-
 BYTES_MAX: Final = 8 * 1024 * 1024
-"""The maximum size of the messages read from a partition. The last message may exceed it."""
+"""How much is read from a partition at most, unless a caller sets other limits."""
 
 _FIRST: Final = 500
 _FIRST_OF_MANY: Final = 4
@@ -34,15 +32,32 @@ def make_tail_reader(settings: JoinerSettings) -> Consumer:
     return make_reader(settings.kafka, settings.application.name, queued_max_messages_kbytes=BYTES_MAX // 1024)
 
 
+class Limits(NamedTuple):
+    """How much is read from a partition at most: the number of offsets, and the size of the messages in bytes.
+
+    The last message may exceed the size.
+    """
+
+    messages: int
+    size: int
+
+
 class Tail:
     """The end of a partition, from the newest messages backwards. Use one object for one pass."""
 
     def __init__(
-        self, consumer: Consumer, clock: Clock, place: tuple[str, int], span: tuple[int, int], *, has_many: bool
+        self,
+        consumer: Consumer,
+        clock: Clock,
+        place: tuple[str, int],
+        span: tuple[int, int],
+        *,
+        has_many: bool = False,
+        limits: Limits | None = None,
     ) -> None:
         """``place``: the topic and the partition. ``span``: the offsets that may be read, the end excluded.
 
-        ``has_many``: whether a message holds many records.
+        ``has_many``: whether a message holds many records. ``limits``: by default `MESSAGES_MAX` and `BYTES_MAX`.
         """
         self._consumer, self._clock, self._place = consumer, clock, place
         self._low, self.end = span
@@ -50,6 +65,7 @@ class Tail:
         """The offset down to which the partition has been read."""
         self._step = _FIRST_OF_MANY if has_many else _FIRST
         self._bytes = 0
+        self._limits = limits or Limits(MESSAGES_MAX, BYTES_MAX)
 
     @property
     def is_whole(self) -> bool:
@@ -71,11 +87,12 @@ class Tail:
                 return  # the byte limit was reached within the part
             read = max(1, (self._bytes - before) // max(1, len(part)))
             # Earlier messages are probably about as large as these.
-            self._step = max(1, min(self._step * _GROWTH, (BYTES_MAX - self._bytes) // read))
+            self._step = max(1, min(self._step * _GROWTH, (self._limits.size - self._bytes) // read))
 
     def _room(self) -> int:
         """Return how many offsets to read next."""
-        return min(self._step, MESSAGES_MAX - (self.end - self.begin)) if self._bytes < BYTES_MAX else 0
+        limits = self._limits
+        return min(self._step, limits.messages - (self.end - self.begin)) if self._bytes < limits.size else 0
 
     def _read(self, start: int, check: Callable[[], None]) -> list[Message]:
         """Read the messages from ``start`` up to the part read before. Leave out the oldest if they are too large."""
@@ -86,7 +103,7 @@ class Tail:
             check()
             found.append(message)
             size += _size(message)
-            while size > BYTES_MAX - self._bytes and len(found) > 1:
+            while size > self._limits.size - self._bytes and len(found) > 1:
                 size -= _size(found.popleft())
                 first = found[0].offset() or 0
         self._bytes += size

@@ -47,9 +47,12 @@ class Groups:
         self.sources = by_kind.get("mqtt_broker", []) + by_kind.get("connector", [])
         # What copies to a repartition topic precedes it.
         self.inputs = [node for node in topology.nodes if node.kind in {"repartition", "input_topic"}]
-        self.sites = by_kind.get("site", [])
-        self.outputs = [one for kind in list(CONTENTS)[1:] for one in by_kind.get(kind, [])]
-        self.sinks = by_kind.get("db_connector", []) + by_kind.get("database", [])
+        self.sites = by_kind.get("site", []) + by_kind.get("replica", [])
+        # Those of other replicas are last in the graph, as their replicas are, so that no flows cross.
+        self.outputs = [node for node in topology.nodes if node.kind in list(CONTENTS)[1:]]
+        self.sinks = [
+            one for kind in ("merger", "merged_topic", "db_connector", "database") for one in by_kind.get(kind, [])
+        ]
         self.has_standbys = bool(self._beside)
         self.has_many_instances = any(len(self.members(site)) > _MANY_INSTANCES for site in self.sites)
         """Whether to place instances side by side, if there is room."""
@@ -73,6 +76,9 @@ def simple_box(node: Node, x: float, y: float, width: float) -> Box:
         "mqtt_broker": node.details.get("topic", ""),
         "connector": "MQTT to Kafka",
         "repartition": "repartitioned",
+        "replica": f"replica {node.details.get('replica', '')}",
+        "merger": "replicas to one topic",
+        "merged_topic": "merged results",
         "db_connector": "Kafka to a database",
         "database": node.details.get("table") or node.details.get("measurement", ""),
     }.get(node.kind, "")

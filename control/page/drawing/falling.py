@@ -44,7 +44,7 @@ class _Down:
         """Return the drawing."""
         groups = self._groups
         connected = {edge.target for edge in groups.edges if edge.source == "connector"}
-        followed = {edge.source for edge in groups.edges if edge.target == "db_connector"}
+        followed = {edge.source for edge in groups.edges if edge.target in {"merger", "db_connector"}}
         # The topics that the connectors write and read are next to them.
         inputs = sorted(groups.inputs, key=lambda node: node.id not in connected)
         outputs = sorted(groups.outputs, key=lambda node: node.id in followed)
@@ -86,7 +86,7 @@ class _Down:
         """Return the label of each flow into a node, with the name of its source if there are several."""
         into = [edge for edge in self._groups.edges if edge.target == node.id]
         names = {one.id: one.label for one in self._groups.inputs}
-        names |= {one.id: f"site {one.label}" for one in self._groups.sites}
+        names |= {one.id: f"{one.kind} {one.label}" for one in self._groups.sites}
         found = [(edge, flow_text(edge, is_wide=True) or self._note(edge)) for edge in into]
         found = [(edge, text) for edge, text in found if text]
         if len(found) < 2:  # noqa: PLR2004 - as the docstring says
@@ -104,7 +104,7 @@ class _Down:
             x = self._left + PAD
             points: Sequence[Point] = ((x, source.bottom), (x, target.y))
             towards = "down"
-        elif not edge.source.startswith(("topic:", "site:")):
+        elif not edge.source.startswith(("topic:", "site:", "replica:")):
             # Dead letters from the connectors.
             x = source.right + _RIGHT / 2
             points = (
@@ -115,7 +115,7 @@ class _Down:
             )
             towards = "left"
         else:
-            x = self._left - _LEFT + (_INTO_SITES if edge.target.startswith("site:") else _INTO_TOPICS)
+            x = self._left - _LEFT + (_INTO_SITES if edge.target.startswith(("site:", "replica:")) else _INTO_TOPICS)
             start = source.bottom - 2 * PAD if source.kind == "group" else source.middle[1]
             end = target.y + 2 * PAD
             points = ((source.x, start), (x, start), (x, end), (target.x, end))

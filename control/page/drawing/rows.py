@@ -14,6 +14,8 @@ _KINDS: Final = {
     "site": "site",
     "instance": "instance",
     "repartition": "copying of",
+    "replica": "replica",
+    "merged_topic": "topic",
     "input_topic": "topic",
     "result_topic": "topic",
     "late_topic": "topic",

@@ -57,7 +57,7 @@ def lay_out_across(groups: Groups, width: int) -> Drawing | None:
             (groups.inputs, topic),
             (groups.sites, site_width(instances)),
             (groups.outputs, topic),
-            *((one, _END) for one in behind),
+            *((one, topic if any(node.kind == "merged_topic" for node in one) else _END) for one in behind),
         ]
         free = width - 2 - sum(wide for _, wide in columns)
         between = free / (len(columns) - 1)
@@ -160,8 +160,10 @@ class _Across:
         """Add a flow that passes below everything between its ends."""
         source, target = self._outer[edge.source], self._outer[edge.target]
         y = max(box.bottom for box in self._outer.values()) + _BELOW
-        self._drawing.height = max(self._drawing.height, round(y) + 2)
         start, end = source.middle[0], target.middle[0]
+        if text := flow_text(edge, is_wide=True):
+            self._drawing.labels.append(Label(key, text, edge.level, (start + end) / 2, y))
+        self._drawing.height = max(self._drawing.height, round(y + LINE / 2) + 2)
         points = ((start, source.bottom), (start, y), (end, y), (end, target.bottom))
         self._drawing.lines.append(Line(key, edge.level, points, "up", rate=edge.rate))
 

@@ -13,6 +13,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from broker.kafka.errors import is_fatal
 from broker.kafka.group_member import give_partitions_back, member_config
+from broker.kafka.replicas import merging_group
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import make_consumer
 from joiner.runtime.settings import JoinerSettings
@@ -67,5 +68,5 @@ class Leadership:
 
 
 def merge_group(settings: JoinerSettings) -> str:
-    """Return the consumer group of the processes that merge. No application or site can have this name."""
-    return f"{settings.application.name}/merge"
+    """Return the consumer group of the processes that merge."""
+    return merging_group(settings.application.name)

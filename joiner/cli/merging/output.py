@@ -8,7 +8,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
-from broker.kafka.replicas import merged_topic
+from broker.kafka.replicas import merged_topic, merging_state_topic
 from joiner.cli.merging.progress import REPLICA_HEADER, Progress, encode_progress
 from joiner.library.merging.inputs import Place
 from joiner.runtime.clock import Clock
@@ -165,4 +165,4 @@ class MergedOutput:
 
 def state_topic(settings: JoinerSettings) -> str:
     """Return the topic in which `Progress` is stored."""
-    return f"{settings.application.name}.merged.state"
+    return merging_state_topic(settings.application.name)

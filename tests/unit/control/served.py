@@ -15,9 +15,11 @@ from control.app import make_app
 from control.facts.dead_letters import DeadLetterIndex
 from control.facts.flow.endpoints import Endpoints
 from control.facts.lookup.keys import Awaited, Key, Keys, Selection, StreamOfKey, UnitRead
+from control.facts.lookup.leads import Compared, Lead, Leads, ReplicaLead
 from control.facts.lookup.one_at_a_time import Unavailable
 from control.facts.lookup.pairs import Pair
 from control.facts.lookup.records import Searched, ShownRecord, StreamRecords, ThingRecords
+from control.facts.lookup.replicas import Merged, ReplicasRead
 from control.facts.lookup.unit_state import AsOf
 from control.facts.reading import Facts
 from control.facts.timeline import Event
@@ -77,6 +79,13 @@ class KnownLookup:
         left = StreamRecords("speed", "machine.data", [record], searched)
         right = StreamRecords("torque", "machine.data", [], searched)
         return ThingRecords(join.name, thing, 1, None, left, right, [Pair("3", "4", 1.5)], searched)
+
+    async def replicas(self) -> ReplicasRead:
+        """See `Lookup`. Of ten results, replica 1 was first to write three."""
+        self._note("replicas")
+        compared = Compared(10, 999_000, 999_900, 1, 2, Lead(4, 9))
+        leads = Leads(compared, [ReplicaLead(6, Lead(4, 9)), ReplicaLead(3, Lead(5, 7))])
+        return ReplicasRead(2, leads, Merged(2, [2, 1], [2, 0], 999_950))
 
     def _note(self, *asked: Any) -> None:
         if self.trouble is not None:

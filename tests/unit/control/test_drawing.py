@@ -19,7 +19,7 @@ from control.page.drawing.paint import DARK, LIGHT, Colours, elements_of, frame_
 from control.page.drawing.rows import FLOW_COLUMNS, PART_COLUMNS, flow_rows, part_rows
 from control.page.drawing.shapes import Box, Drawing
 from tests.unit.control import topologies
-from tests.unit.control.topologies import ENDPOINTS, SHAPES, drawn, running
+from tests.unit.control.topologies import ENDPOINTS, MERGED_ENDPOINTS, SHAPES, drawn, running
 
 WIDTHS = (WIDTH[0], 328, 700, 1_248, 1_888, WIDTH[1])
 EVERY = pytest.mark.parametrize(
@@ -27,6 +27,8 @@ EVERY = pytest.mark.parametrize(
     [
         *((shape, width, ENDPOINTS) for shape in SHAPES for width in WIDTHS),
         *(("moving", width, Endpoints()) for width in WIDTHS),
+        *(("with replicas", width, endpoints) for width in WIDTHS for endpoints in (MERGED_ENDPOINTS, Endpoints())),
+        *(("with three replicas", width, MERGED_ENDPOINTS) for width in WIDTHS),
     ],
 )
 
@@ -98,6 +100,30 @@ def test_the_way_of_the_data_is_from_left_to_right_if_there_is_room(width: int, 
     way = ["connector", "topic:machine.data", "site:process", "topic:machine.out", "db_connector"]
     places = [(boxes[one].y if columns == 1 else boxes[one].x) for one in way]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("width", [328, 1_248, 1_888])
+def test_the_way_of_the_data_leads_through_the_replicas_and_the_merger(width: int) -> None:
+    _, drawing = drawing_of("with replicas", width, MERGED_ENDPOINTS)
+    boxes = {box.key: box for box in drawing.boxes}
+    ways = [
+        ("topic:machine.data", "site:process", "topic:machine.out", "merger", "topic:machine.out.merged"),
+        ("topic:machine.data", "replica:1", "topic:machine.out.r1", "merger", "topic:machine.out.merged"),
+    ]
+    for way in ways:
+        places = [(boxes[one].x, boxes[one].y) for one in (*way, "db_connector", "database")]
+        assert places == sorted(places)
+    assert any(text.text == "replica 1" for text in boxes["replica:1"].texts)
+
+
+@pytest.mark.parametrize("width", [1_248, 1_888])
+def test_the_flows_of_replicas_do_not_cross_those_of_the_site(width: int) -> None:
+    topology, drawing = drawing_of("with three replicas", width)
+    boxes = {box.key: box for box in drawing.boxes}
+    before = ["site:process", "replica:1", "replica:2"]
+    order = [edge.target for one in before for edge in topology.edges if edge.source == one]
+    heights = [[boxes[one].y for one in way] for way in (before, order)]
+    assert heights == [sorted(way) for way in heights]
 
 
 def _around(key: str, within: dict[str, str]) -> list[str]:

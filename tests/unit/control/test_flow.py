@@ -7,14 +7,26 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from broker.kafka.groups import ListedMember
 from control.facts.flow import reading
 from control.facts.flow.endpoints import Sink, target_of
-from control.facts.flow.meters import NOT_THERE, CopyFlow, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
+from control.facts.flow.meters import (
+    NOT_THERE,
+    CopyFlow,
+    Flow,
+    GroupMember,
+    MergerFlow,
+    Meter,
+    SinkFlow,
+    SinkMeter,
+    TopicFlow,
+)
 from control.facts.flow.reading import ASK_S, COPIES_S, FlowReading
+from joiner.runtime.settings import replica_settings
 from tests.manual_clock import ManualClock
 from tests.unit.control.topologies import PLANT, status_of
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
@@ -286,3 +298,60 @@ def test_kafka_is_asked_now_and_then_how_far_repartitioning_is_behind(monkeypatc
     case.later(COPIES_S)
     assert case.later().copies == CopyFlow(fault="not authorized")
     assert answers == []
+
+
+TWO: dict[str, Any] = {"application": {"replicas": 2}}
+MERGED = "machine.out.merged"
+
+
+def test_with_replicas_their_results_the_merged_ones_and_the_merger_are_watched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Case(monkeypatch, sink=None, **TWO)
+    case.kafka.members = [ListedMember("one", "a client", [TopicPartition("lsb.control", 0)]), member("two")]
+    assert case.later().merger is None
+    case.kafka.members = []
+    found = case.later()
+    assert found.merger == MergerFlow([GroupMember("one", [0]), GroupMember("two", [])])
+    assert set(found.topics) == {DATA, OUT, f"{OUT}.r1", MERGED, "machine.late", "machine.rejected"}
+    assert case.later().merger == MergerFlow([])
+
+
+def test_without_replicas_nothing_more_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, sink=None)
+    for _ in range(3):
+        found = case.later()
+    assert (found.merger, case.kafka.asked) == (None, ["ends"] * 3)
+    assert not any(MERGED in name or ".r1" in name for name in found.topics)
+
+
+def test_of_another_replica_only_its_own_topics_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replica_settings(make_settings(partitions=2, **TWO), 1)
+    case = Case(monkeypatch, sink=None)
+    admin: Any = case.kafka
+    case.reading = FlowReading(admin, settings, None, case.clock)
+    case.later()
+    found = case.later()
+    assert set(found.topics) == {DATA, f"{OUT}.r1", "machine.late.r1", "machine.rejected.r1"}
+    assert "members" not in case.kafka.asked
+
+
+def test_members_of_the_merger_that_may_not_be_described_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, sink=None, **TWO)
+    case.kafka.members = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED, "not authorized"))
+    case.later()
+    assert case.later().merger == MergerFlow(fault="not authorized")
+
+
+def test_a_sink_of_merged_results_is_behind_the_merged_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Also after the other replicas were given up.
+    for sections in (TWO, {}):
+        case = Case(monkeypatch, sink=msgspec.structs.replace(SINK, is_merged=True), **sections)
+        case.kafka.members = [ListedMember("db_connector", "a client", [TopicPartition(MERGED, 1)])]
+        case.kafka.offsets = {0: (4, TARGET), 1: (0, TARGET)}
+        case.kafka.ends = {(OUT, 0): 60, (MERGED, 0): 6, (MERGED, 1): 1}
+        case.later()
+        found = case.later()
+        assert found.sink is not None
+        assert (found.sink.lag, found.sink.members) == (3, [GroupMember("db_connector", [1])])
+        assert found.merger is not None

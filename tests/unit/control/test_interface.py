@@ -172,7 +172,7 @@ def test_metrics_are_those_of_each_application(served: Served) -> None:
 def test_the_description_names_every_route_and_every_type(served: Served) -> None:
     found = served.client("vera-token").get("/api/v1/openapi.json").json()
     below = ["", "/events", "/topology", "/keys", "/joins/{join}/records", "/actions", "/actions/{action}"]
-    below += ["/dead-letters", "/dead-letters/{partition}/{offset}"]
+    below += ["/dead-letters", "/dead-letters/{partition}/{offset}", "/replicas"]
     assert set(found["paths"]) == {"/api/v1/session", BASE, *(f"{BASE}/{{name}}{path}" for path in below)}
     references = set(_references(found))
     assert references <= {f"#/components/schemas/{name}" for name in found["components"]["schemas"]}

@@ -13,7 +13,7 @@ from control.facts.lookup.keys import Awaited, Key, Keys, StreamOfKey, UnitRead
 from control.facts.lookup.pairs import Pair
 from control.facts.lookup.records import Frontiers, Searched, ShownRecord, StreamRecords, ThingRecords
 from control.facts.lookup.unit_state import AsOf
-from control.page import join_content
+from control.page.lookup import join_content
 
 S = 1_000_000_000
 AS_OF = AsOf("checkpoint", {"machine.data": 7}, 1_500)

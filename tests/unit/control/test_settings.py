@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from broker.settings import SettingsError, load_settings
@@ -80,7 +81,10 @@ def test_only_connectors_that_the_file_or_the_environment_names_are_known(
     sink = Sink("db_connector", "http://127.0.0.1:8086", "-/lsb/autogen", "joined")
     assert loaded(tmp_path, "[influxdb]\n").endpoints() == Endpoints(None, sink)
     assert loaded(tmp_path, "[db_connector]\n").endpoints() == Endpoints(None, sink)
-    assert loaded(tmp_path, "[db_connector]\nmerged = true\n").endpoints() == Endpoints()
+    merged = msgspec.structs.replace(sink, is_merged=True)
+    assert loaded(tmp_path, "[db_connector]\nmerged = true\n").endpoints() == Endpoints(None, merged)
+    assert (sink.results_topic("out"), merged.results_topic("out")) == ("out", "out.merged")
+    assert [Endpoints(None, one).has_merged for one in (None, sink, merged)] == [False, False, True]
     monkeypatch.setenv("LSB_MQTT__HOST", "::1")
     monkeypatch.setenv("LSB_DB_CONNECTOR__GROUP", "other")
     found = loaded(tmp_path).endpoints()

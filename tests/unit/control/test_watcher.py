@@ -15,28 +15,38 @@ from control.facts import retrying, watcher
 from control.facts.reading import Facts
 from control.facts.watcher import Watcher
 from joiner.runtime.clock import SystemClock
+from joiner.runtime.settings import JoinerSettings
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
 _DEADLINE_S = 30.0
 
 
 class Outages:
-    """Stands in for `Reading`. ``outcome``: the time at which Kafka answered, None before all was read, or an error."""
+    """Stands in for `Reading`. ``outcome``: the time at which Kafka answered, None before all was read, or an error.
+
+    ``of``: the application or replica that an error concerns, or an empty string for all. ``read``: what was read.
+    """
 
     outcome: ClassVar[Any] = None
     open: ClassVar[int] = 0
+    of: ClassVar[str] = ""
+    read: ClassVar[list[str]] = []
 
-    def __init__(self, *_arguments: object) -> None:
+    def __init__(self, settings: JoinerSettings, *_arguments: object) -> None:
         Outages.open += 1
+        Outages.read.append(settings.application.name)
+        self._name = settings.application.name
 
     def read_until(self, _until_s: float, stop: Any) -> None:
-        if isinstance(Outages.outcome, Exception):
+        if isinstance(Outages.outcome, Exception) and Outages.of in {"", self._name}:
             # Not the same object, whose traceback would grow with each attempt.
             raise type(Outages.outcome)(*Outages.outcome.args)
         stop.wait(0.01)
 
     def facts(self) -> Facts | None:
         outcome = Outages.outcome
+        if isinstance(outcome, Exception) and Outages.of not in {"", self._name}:
+            return Facts(read_ms=1, trouble="")
         return Facts(read_ms=outcome, trouble="") if isinstance(outcome, int) else None
 
     def close(self) -> None:
@@ -63,7 +73,8 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Watcher:
     monkeypatch.setattr(watcher, "LetterReading", NoLetters)
     monkeypatch.setattr(retrying, "_RETRY_S", 0.01)
     monkeypatch.setattr(retrying, "_RETRY_S_MAX", 0.02)
-    Outages.outcome, Outages.open = None, 0
+    Outages.outcome, Outages.open, Outages.of = None, 0, ""
+    Outages.read.clear()
     return Watcher(make_settings(), SystemClock())
 
 
@@ -124,3 +135,35 @@ def test_dead_letters_are_read_in_a_thread_of_their_own_which_tells_its_own_trou
     watching.stop()
     watching.join(_DEADLINE_S)
     assert Outages.open == 0
+
+
+def test_each_replica_is_read_in_a_thread_of_its_own_whose_troubles_are_those_of_the_replica_alone(
+    watching: Watcher,
+) -> None:
+    assert watching.facts.replicas == {}
+    watching = Watcher(make_settings(application={"replicas": 3}), SystemClock())
+    Outages.outcome = 7
+    watching.start()
+
+    def replicas() -> dict[int, tuple[int | None, str]]:
+        return {number: (facts.read_ms, facts.trouble) for number, facts in watching.facts.replicas.items()}
+
+    assert wait_until(lambda: replicas() == {1: (7, ""), 2: (7, "")}, _DEADLINE_S)
+    assert becomes(watching, "", 7)
+    Outages.of = "lsb.r2"
+    Outages.outcome = KafkaException(KafkaError(KafkaError._TRANSPORT, "gone"))  # noqa: SLF001 - its only name
+    assert wait_until(lambda: replicas() == {1: (1, ""), 2: (7, "gone")}, _DEADLINE_S)
+    assert becomes(watching, "", 1)
+    assert set(Outages.read) == {"lsb", "lsb.r1", "lsb.r2"}
+    watching.stop()
+    watching.join(_DEADLINE_S)
+    assert Outages.open == 0
+
+
+def test_without_replicas_no_other_state_is_read(watching: Watcher) -> None:
+    Outages.outcome = 7
+    watching.start()
+    assert becomes(watching, "", 7)
+    watching.stop()
+    watching.join(_DEADLINE_S)
+    assert (Outages.read, watching.facts.replicas) == (["lsb"], {})

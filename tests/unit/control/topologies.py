@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from control.facts.flow.endpoints import Endpoints, Sink, Source
-from control.facts.flow.meters import CopyFlow, Flow, GroupMember, Move, SinkFlow, TopicFlow, UnitFlow
+from control.facts.flow.meters import CopyFlow, Flow, GroupMember, MergerFlow, Move, SinkFlow, TopicFlow, UnitFlow
+from control.facts.flow.reading import topics_of as topics_with_replicas
 from control.facts.reading import Facts
 from control.facts.topology import Topology, topology_of
 from joiner.runtime.control import Assignment, Drain, Heartbeat, UnitAssignment
@@ -17,7 +18,7 @@ from joiner.runtime.membership.state import SiteState
 from joiner.runtime.membership.status.reading import compose_status
 from joiner.runtime.model import Checkpoint, OnTheWay
 from joiner.runtime.repartition.status import RepartitionStatus
-from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.settings import JoinerSettings, replica_settings
 from tests.unit.joiner.runtime.joiner_inputs import DATA, GAP, POWER, make_settings
 from tests.unit.joiner.runtime.test_model import make_checkpoint
 
@@ -164,6 +165,31 @@ def repartitioned(*copied: RepartitionStatus, fault: str = "") -> tuple[JoinerSe
     return settings, facts_of(settings, {"process": {"one": [0, 1]}}, copies=copies)
 
 
+MERGER: Final = MergerFlow([GroupMember("host-a", [0]), GroupMember("host-b", [])])
+
+
+def with_replicas(count: int = 2, served: Sequence[int] = (0, 1, 2, 3, 4), **flow: Any) -> tuple[JoinerSettings, Facts]:
+    """Return an application with replicas. ``served``: the running units of replica 1. ``flow``: see `Flow`."""
+    settings = make_settings(partitions=5, application={"replicas": count})
+    names = topics_with_replicas(settings, is_merged=True)
+    topics = {name: TopicFlow(10_000, 200.0, 0.0) for name in names}
+    given: dict[str, Any] = {"topics": topics, "merger": MERGER, **flow}
+    facts = facts_of(settings, {"process": {"one": range(5)}}, **given)
+    others = {}
+    for number in range(1, count):
+        gone = {unit: make_checkpoint(unit=unit, instance="gone", run="gone") for unit in range(5)}
+        here = {"process": {f"r{number}": served if number == 1 else range(5)}}
+        others[number] = facts_of(
+            replica_settings(settings, number), here, changed={unit: gone[unit] for unit in gone if unit not in served}
+        )
+    return settings, msgspec.structs.replace(facts, replicas=others)
+
+
+MERGED_ENDPOINTS: Final = Endpoints(
+    ENDPOINTS.source, None if ENDPOINTS.sink is None else msgspec.structs.replace(ENDPOINTS.sink, is_merged=True)
+)
+
+
 def status_of(topic: str, members: list[str] | None, lag: int | None) -> RepartitionStatus:
     """Return the status of repartitioning a topic."""
     return RepartitionStatus(topic, f"lsb.{topic}.repartition", members, lag)
@@ -185,5 +211,7 @@ SHAPES: Final[Mapping[str, Callable[[], tuple[JoinerSettings, Facts]]]] = {
     "huge": lambda: running(units=64, instances=16),
     "huge with standbys": lambda: running(units=64, instances=16, standbys=2),
     "beyond": lambda: running(units=200, instances=16),
+    "with replicas": with_replicas,
+    "with three replicas": lambda: with_replicas(3, served=[0, 3]),
 }
 """The shapes, by name."""

@@ -55,6 +55,8 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("every three seconds while it is visible", "acknowledged for 30 s", "about the last 5 seconds"),
             *("more than 200,000 messages follow it", "more than 256 MB", "the last 20,000 offsets, or 8 MB"),
             "its committed offsets, every 10 s",
+            *("the group `<application>/merge`, every 2 s", "at most 20,000 offsets and 8 MB of each replica"),
+            "from at most 16 partitions",
             *("it may take 20 s", "kept for 3 s; if the reading took long, for four times as long as that, up to 30 s"),
         ),
         "docs/db_connector.md": (

@@ -10,8 +10,10 @@ import pytest
 
 from control.facts.lookup import lookup
 from control.facts.lookup.keys import Key, KeysRead, Selection, StreamOfKey, UnitRead
+from control.facts.lookup.leads import leads_of
 from control.facts.lookup.lookup import Lookup
 from control.facts.lookup.records import Frontiers, Searched, StreamRecords, Subject, ThingRecords
+from control.facts.lookup.replicas import ReplicasRead
 from control.facts.lookup.unit_state import AsOf
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import DATA, GAP, POWER, make_settings
@@ -49,12 +51,17 @@ class Kafka:
         left, right = (StreamRecords(subject.name(side), DATA, [], nothing) for side in ("left", "right"))
         return ThingRecords(subject.join.name, subject.thing, 0, AS_OF, left, right, [], nothing)
 
+    def read_replicas(self, settings: Any, _clock: Any, _deadline: Any) -> ReplicasRead:
+        self.asked.append((settings.application.name,))
+        return ReplicasRead(1, leads_of([], 2), None)
+
 
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     made = Kafka()
     monkeypatch.setattr(lookup, "read_keys", made.read_keys)
     monkeypatch.setattr(lookup, "read_records", made.read_records)
+    monkeypatch.setattr(lookup, "read_replicas", made.read_replicas)
     return made
 
 
@@ -110,3 +117,12 @@ def test_keys_that_are_forgotten_while_the_records_are_read_still_give_the_front
     kafka.takes_s = 19.0
     assert asyncio.run(asking.records(power, name, 5)).frontiers == Frontiers(70, None, AS_OF)
     assert asyncio.run(asking.records(power, name, 6)).frontiers is None
+
+
+def test_who_was_first_is_read_once_for_all_who_ask_within_some_seconds(asking: Lookup, kafka: Kafka) -> None:
+    for _ in range(3):
+        assert asyncio.run(asking.replicas()).partitions == 1
+    assert kafka.asked == [("lsb",)]
+    kafka.clock.now_s += 4.0
+    asyncio.run(asking.replicas())
+    assert kafka.asked == [("lsb",)] * 2

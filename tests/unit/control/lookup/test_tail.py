@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from control.facts.lookup import tail
-from control.facts.lookup.tail import Tail
+from control.facts.lookup.tail import Limits, Tail
 from joiner.runtime.kafka.clients import EOF_CODE
 from tests.manual_clock import ManualClock
 
@@ -104,6 +104,14 @@ def test_no_more_than_so_many_bytes_are_read(size: int, monkeypatch: pytest.Monk
     assert not found.is_whole
     total = size * len(read)
     assert tail.BYTES_MAX - size < total < tail.BYTES_MAX + size
+
+
+@pytest.mark.parametrize(("limits", "read"), [(Limits(7, 10_000), 7), (Limits(700, 60_000), 600), (Limits(1, 1), 1)])
+def test_a_caller_may_set_other_limits(limits: Limits, read: int) -> None:
+    log = Log(dict.fromkeys(range(5_000), 100))
+    made = Tail(log, ManualClock(), PLACE, (0, 5_000), limits=limits)  # type: ignore[arg-type] # a stand-in
+    assert sum(map(len, made.parts(lambda: None))) == read
+    assert (made.begin, made.is_whole) == (5_000 - read, False)
 
 
 def test_of_a_part_that_is_too_large_the_newest_messages_are_kept() -> None:

@@ -5,17 +5,16 @@ The page's contents are read from Kafka every few seconds while it is visible.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from nicegui import background_tasks, ui
+from nicegui import ui
 
 from broker.wire.records import NAME_LENGTH_MAX
 from control.facts.lookup.keys import Selection
 from control.facts.lookup.one_at_a_time import Unavailable
-from control.page import join_content
 from control.page.frame import TROUBLE, Visit, button_cells, list_in, table_of
+from control.page.lookup import join_content
+from control.page.lookup.visible import WhileVisible
 from control.roles import Role
 from joiner.operators import JoinSettings
 
@@ -24,15 +23,9 @@ if TYPE_CHECKING:
 
     from control.facts.lookup.records import ThingRecords
 
-_PERIOD_S: Final = 3.0
 _KEYS_SHOWN: Final = 50
 _RECORDS_SHOWN: Final = 100
 _THINGS: Final = "lsb-things"
-_VISIBILITY: Final = "lsb_visibility"
-
-_WATCH_VISIBILITY: Final = f"""
-document.addEventListener("visibilitychange", () => emitEvent("{_VISIBILITY}", document.visibilityState === "visible"));
-"""
 
 
 class JoinSection:
@@ -48,9 +41,7 @@ class JoinSection:
         self._chosen = _clean(asked.get("thing", ""))
         """The thing shown. If it is an empty string, the thing with the most held records is chosen next."""
         self._offered: list[str] = []
-        self._is_visible = True
-        self._due_s = 0.0
-        self._reading: asyncio.Task[Any] | None = None
+        self._reading = WhileVisible("read keys and records", self._read)
 
     def build(self) -> None:
         """See `Section`."""
@@ -76,29 +67,23 @@ class JoinSection:
         )
         choose.props('flat :label="props.value"')
         self._as_of = ui.column()
-        ui.on(_VISIBILITY, lambda event: self._note_visibility(is_visible=bool(event.args)))
-        ui.run_javascript(_WATCH_VISIBILITY)
+        self._reading.build()
 
     def refresh(self) -> None:
         """See `Section`."""
-        is_reading = self._reading is not None and not self._reading.done()
-        if is_reading or not self._is_visible or time.monotonic() < self._due_s:
-            return
-        self._due_s = time.monotonic() + _PERIOD_S
-        self._reading = background_tasks.create(self._read(), name="read keys and records")
+        self._reading.refresh()
 
     # What the user chooses
 
     def _choose_operator(self, event: ValueChangeEventArguments[str]) -> None:
-        self._operator, self._chosen, self._due_s = event.value, "", 0.0
+        self._operator, self._chosen = event.value, ""
+        self._reading.hurry()
 
     def _choose_thing(self, event: ValueChangeEventArguments[str | None]) -> None:
         # A user who empties the field is about to enter another name.
         if event.value:
-            self._chosen, self._due_s = _clean(event.value), 0.0
-
-    def _note_visibility(self, *, is_visible: bool) -> None:
-        self._is_visible, self._due_s = is_visible, 0.0
+            self._chosen = _clean(event.value)
+            self._reading.hurry()
 
     # What is read
 

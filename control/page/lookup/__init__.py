@@ -1,0 +1,1 @@
+"""The pages whose contents are read from Kafka while they are visible."""
