@@ -17,6 +17,7 @@ from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint, read_appende
 from joiner.runtime.membership.observer import read_sites
 from joiner.runtime.membership.presence import Members, read_members
 from joiner.runtime.membership.state import SiteState
+from joiner.runtime.membership.status.merging import read_merging
 from joiner.runtime.membership.status.replicas import lag_of, read_replicas
 from joiner.runtime.membership.status.summary import AssignmentStatus, Status, UnitSummary
 from joiner.runtime.ownership.unit_reports import read_notices
@@ -43,7 +44,10 @@ def read_status(admin: AdminClient, readers: Readers) -> Status:
     notices = read_notices(settings, clock) if has_control else []
     status = compose_status(settings, found, lags, members, states, notices, clock.wall_s())
     return msgspec.structs.replace(
-        status, repartition=read_repartition(admin, settings), replicas=read_replicas(admin, settings, clock)
+        status,
+        repartition=read_repartition(admin, settings),
+        replicas=read_replicas(admin, settings, clock),
+        merging=read_merging(admin, settings, clock),
     )
 
 

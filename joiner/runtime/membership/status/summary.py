@@ -187,13 +187,28 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     error: str = ""
 
 
+class MergingStatus(msgspec.Struct, frozen=True):
+    """How one replica's outputs are merged into a topic.
+
+    ``partitions``: how many partitions of the topic have been merged. ``complete``: in how many of these the replica
+    can deliver all results without the others. ``ignored``: in how many it is behind, so that its results are dropped.
+    """
+
+    topic: str
+    replica: int
+    partitions: int
+    complete: int
+    ignored: int
+
+
 class Status(msgspec.Struct, frozen=True):
     """The status of an application. ``units``: one summary per unit, None for a unit that has never run.
 
     ``at``: when the status was read, ISO 8601 in UTC. ``semantics``: the fingerprint of the settings. ``processes``:
     the units of each process, by site and instance. ``not_served``: for each unit that a runner cannot serve, a line of
     text with the reason. ``assignments``: by site. ``repartition``: one entry for each topic that is repartitioned.
-    ``replicas``: one entry for each replica if there are several, including this one.
+    ``replicas``: one entry for each replica if there are several, including this one. ``merging``: one entry for each
+    of them and each merged topic.
     """
 
     application: str
@@ -205,3 +220,4 @@ class Status(msgspec.Struct, frozen=True):
     assignments: dict[str, AssignmentStatus] = {}
     repartition: list[RepartitionStatus] = []
     replicas: list[ReplicaStatus] = []
+    merging: list[MergingStatus] = []

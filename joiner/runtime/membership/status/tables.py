@@ -14,6 +14,7 @@ from joiner.runtime.membership.status.summary import (
     AlignStatus,
     AssignmentStatus,
     JoinStatus,
+    MergingStatus,
     ReplicaStatus,
     Status,
     UnitSummary,
@@ -87,6 +88,9 @@ def _tables(status: Status) -> list[_Table]:
     if status.replicas:
         heads = ("replicas", "number", "units begun", "lag", "last commit")
         tables.append((heads, [_replica_row(one) for one in status.replicas]))
+    if status.merging:
+        whats = ("merged topic", "replica", "partitions", "complete", "ignored")
+        tables.append((whats, [_merging_row(one) for one in status.merging]))
     if joins := _joins(status):
         totals = ("join", "unit", "pairs", "failed", "late", "dup.", "unmatched", "held left", "right")
         tables.append((totals, [_join_row(*one) for one in joins]))
@@ -159,6 +163,11 @@ def _replica_row(status: ReplicaStatus) -> tuple[str, ...]:
         return (_short(status.application), str(status.replica), "not known", "not known", "cannot be read")
     ago = "not started" if status.committed_s_ago is None else f"{age(status.committed_s_ago)} ago"
     return (_short(status.application), str(status.replica), str(status.units), str(status.lag), ago)
+
+
+def _merging_row(status: MergingStatus) -> tuple[str, ...]:
+    numbers = status.replica, status.partitions, status.complete, status.ignored
+    return (_short(status.topic), *map(str, numbers))
 
 
 def _join_row(name: str, unit: int, join: JoinStatus) -> tuple[str, ...]:

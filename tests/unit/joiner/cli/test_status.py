@@ -22,9 +22,9 @@ from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.membership import presence
 from joiner.runtime.membership.presence import read_members, state_of
 from joiner.runtime.membership.state import SiteState
-from joiner.runtime.membership.status import reading, replicas
+from joiner.runtime.membership.status import merging, reading, replicas
 from joiner.runtime.membership.status.reading import read_status
-from joiner.runtime.membership.status.summary import AssignmentStatus, ReplicaStatus, Status
+from joiner.runtime.membership.status.summary import AssignmentStatus, MergingStatus, ReplicaStatus, Status
 from joiner.runtime.membership.status.tables import WIDTH, lines_of
 from joiner.runtime.model import (
     RESET_RUN,
@@ -339,6 +339,43 @@ def test_replicas_are_shown_with_how_far_each_is(monkeypatch: pytest.MonkeyPatch
     ]
     assert not found.replicas
     assert not any(line.startswith("replicas") for line in lines_of(found))
+
+
+def test_how_replicas_are_merged_is_shown_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = make_settings(application={"name": "lsb", "replicas": 2}, topics={"partitions": 2})
+    complete, ignored = {"accepted": True, "complete": True}, {"accepted": False, "complete": False}
+    stored: dict[int, list[tuple[str, Any]]] = {
+        0: [("machine.out.merged", [complete, ignored]), ("machine.out.merged", [complete, complete]), ("old", None)],
+        1: [("machine.out.merged", [complete, ignored]), ("machine.late.merged", [complete, complete])],
+    }
+
+    def read_to_end(_log: Any, _clock: Any, topic: str, unit: int, *_range: int) -> list[Any]:
+        assert topic == "lsb.merged.state"
+        return [
+            SimpleNamespace(
+                key=name.encode, value=lambda found=found: json.dumps({"union": {"replicas": found}}).encode()
+            )
+            for name, found in stored[unit]
+        ]
+
+    monkeypatch.setattr(merging, "topic_facts", lambda _admin, names: dict.fromkeys(names))
+    monkeypatch.setattr(merging, "log_range", lambda *_given: (0, 20))
+    monkeypatch.setattr(merging, "read_to_end", read_to_end)
+    monkeypatch.setattr(Readers, "log", None)
+    nothing: Any = None
+    found = merging.read_merging(nothing, settings, ManualClock())
+    assert found == [
+        MergingStatus("machine.late.merged", 0, 1, 1, 0),
+        MergingStatus("machine.late.merged", 1, 1, 1, 0),
+        MergingStatus("machine.out.merged", 0, 2, 2, 0),
+        MergingStatus("machine.out.merged", 1, 2, 1, 1),
+    ]
+    assert merging.read_merging(nothing, make_settings(), ManualClock()) == []
+    lines = lines_of(msgspec.structs.replace(shown(monkeypatch, make_checkpoint(unit=0)), merging=found))
+    begin = lines.index(next(line for line in lines if line.startswith("merged topic")))
+    assert lines[begin + 4].split() == ["machine.out.merged", "1", "2", "1", "1"]
+    monkeypatch.setattr(merging, "topic_facts", lambda _admin, _names: {})
+    assert merging.read_merging(nothing, settings, ManualClock()) == []
 
 
 def test_each_replica_is_read_from_its_own_topic_and_one_that_was_never_started_is_not(
