@@ -21,13 +21,26 @@ class WriteTimes(Distribution):
 
 
 def register_metrics(
-    telemetry: TelemetryServer, progress: Progress, thread: WriterThread[Any], lags: Callable[[], Mapping[int, int]]
+    telemetry: TelemetryServer,
+    progress: Progress,
+    thread: WriterThread[Any],
+    lags: Callable[[], Mapping[int, int]],
+    firsts: Callable[[], Mapping[int, int]],
 ) -> None:
-    """Register the metrics, which read the service's counters. ``lags`` returns each partition's lag in offsets."""
+    """Register the metrics, which read the service's counters.
+
+    ``lags`` returns each partition's lag in offsets. ``firsts``: see `ResultReader.firsts`.
+    """
     counter, gauge = telemetry.readings.counter, telemetry.readings.gauge
     counter("lsb_db_connector_results", "Results read, including those read again.", lambda: progress.results)
     counter("lsb_db_connector_points", "Points, rows or lines acknowledged by the sink.", lambda: progress.points)
     counter("lsb_db_connector_rejected", "Results that became dead letters.", lambda: progress.dead_letters)
+    counter(
+        "lsb_db_connector_merged",
+        "Merged messages read, by the replica that was first, including those read again.",
+        lambda: {(str(replica),): count for replica, count in firsts().items()},
+        ("replica",),
+    )
     counter(
         "lsb_db_connector_failed_writes",
         "Requests to the database that failed or got no valid answer; each is retried.",

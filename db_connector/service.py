@@ -65,7 +65,7 @@ class Service:
         self.progress = Progress()
         self._write_times = WriteTimes(self._telemetry)
         self._lags_seen: dict[int, int] = {}
-        register_metrics(self._telemetry, self.progress, writer, lambda: self._lags_seen)
+        register_metrics(self._telemetry, self.progress, writer, lambda: self._lags_seen, lambda: self._reader.firsts)
 
     def run(self) -> None:
         """Run until ``stop`` is set. Raises `KafkaFailureError` or `DeliveryError` if an operator must act."""

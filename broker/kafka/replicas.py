@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 REPLICAS_MAX: Final = 3
@@ -9,6 +10,10 @@ REPLICAS_MAX: Final = 3
 
 REPLICA_VARIABLE: Final = "LSB_REPLICA"
 """The environment variable with the number of the replica, for containers whose command is fixed."""
+
+
+REPLICA_HEADER: Final = "lsb-replica"
+"""The header of a merged message with the number of the replica that was first."""
 
 
 def replica_name(name: str, replica: int) -> str:
@@ -40,3 +45,10 @@ def merging_group(application: str) -> str:
 def merging_state_topic(application: str) -> str:
     """Return the topic that says how far the replicas of an application were merged."""
     return f"{application}.merged.state"
+
+
+def replica_of(headers: object) -> int | None:
+    """Return the number of the replica from which a message was merged, or None if its headers do not say that."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    found = dict(pairs if isinstance(pairs, Iterable) else ()).get(REPLICA_HEADER)
+    return int(found) if isinstance(found, bytes) and len(found) == 1 and found.isdigit() else None

@@ -11,12 +11,14 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from broker.kafka.group_member import give_partitions_back, member_config
+from broker.kafka.replicas import replica_of
 from db_connector.kafka.dead_letters import SOURCE
 from db_connector.kafka.lag import Lag
 from db_connector.kafka.offsets import KAFKA_LOG, OffsetCommits
@@ -73,17 +75,13 @@ class ResultReader:
         on_assigned: Callable[[], None],
     ) -> None:
         self._settings, self._own = settings, settings.db_connector
-        self._topic = settings.results_topic
-        self._target = target_of(sink)
-        self._encode = sink.encode
+        self._topic, self._target, self._encode = settings.results_topic, target_of(sink), sink.encode
         self._stop, self._heartbeat, self._on_assigned = stop, heartbeat, on_assigned
-        self._warnings = RateLimit(_WARN_EVERY_S)
+        self._warnings, self._lag = RateLimit(_WARN_EVERY_S), Lag(self._topic)
         self.commits = OffsetCommits(self._topic, self._target, self._warnings)
-        self._lag = Lag(self._topic)
-        self._fenced_s = float("-inf")
+        self._assignment, self._fenced_s = 0, float("-inf")
         self._assignments: dict[int, int] = {}
         """The number of the current assignment, per partition."""
-        self._assignment = 0
         self._next: dict[int, int] = {}
         """The offset after the last record read, per partition."""
         self._retry_at_s: dict[int, float] = {}
@@ -94,6 +92,8 @@ class ResultReader:
         self._read_ahead: list[Message] = []
         """Messages that arrived while paused, or would have made a batch too large."""
         self._paused = self._is_closing = False
+        self.firsts: Counter[int] = Counter()
+        """Merged messages read, by the replica that was first. It is replaced, not changed."""
         self._results_per_message = 1
         """Results per message in the last batch, used to size the next one to about ``batch_records`` results."""
         self._consumer = self._make_consumer()
@@ -125,6 +125,8 @@ class ResultReader:
                 break
         found, self._read_ahead = self._read_ahead, []
         results = self._sort(found)
+        if self._own.merged:
+            self.firsts = self.firsts + _firsts_of(found[: len(found) - len(self._read_ahead)])
         if results.message_count:
             self._results_per_message = max(1, results.records // results.message_count)
         return results
@@ -306,6 +308,12 @@ class ResultReader:
         self._read_ahead = [message for message in self._read_ahead if message.partition() not in numbers]
         if numbers and not self._is_closing:
             log.info("%s: partitions %s %s", self._topic, ", ".join(map(str, sorted(numbers))), how)
+
+
+def _firsts_of(messages: Iterable[Message]) -> Counter[int]:
+    """Return how many merged messages there are, by the replica that was first."""
+    replicas = (replica_of(message.headers()) for message in messages if message.error() is None)
+    return Counter(replica for replica in replicas if replica is not None)
 
 
 def _has_failed(messages: Iterable[Message]) -> bool:

@@ -19,7 +19,10 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, ResourceType
 
 from broker.kafka.client_log import client_logger
+from broker.kafka.replicas import merged_topic, replica_name
+from broker.kafka.topics import ensure_topics
 from broker.stack import LocalStack, ephemeral_stack
+from joiner.cli.merging.merger import merge_topics
 from joiner.runtime.model import checkpoint_key, encode
 from tests.integration.belated_owner import BelatedOwner
 from tests.integration.joiner_application import (
@@ -29,7 +32,8 @@ from tests.integration.joiner_application import (
     run_once,
     seeded_entries,
 )
-from tests.integration.services import DEADLINE_S, wait_until
+from tests.integration.services import DEADLINE_S, read_topic, wait_until
+from tests.integration.test_merge import Replica, encoded, expected, ids
 from tests.integration.test_topic_mistakes import set_config
 
 _TRANSACTION_S = 8
@@ -118,6 +122,48 @@ def test_what_an_older_owner_had_on_its_way_is_rolled_back_by_the_next_one(app: 
     app.wait_until_through()
     assert again.stop() == 0
     app.verify()
+
+
+def test_hanging_transactions_in_merged_topics_and_those_of_replicas_lose_and_repeat_nothing(app: Application) -> None:
+    app.application = "replicas = 2"
+    ensure_topics(app.admin(), merge_topics(app.settings()))
+    replicas = [Replica(app, number) for number in (0, 1)]
+    first = app.start(command="merge")
+    for replica in replicas:
+        replica.write(50)
+    wait_until(lambda: ids(app) == expected(app, 50), "everything is merged")
+    assert first.stop() == 0
+    merged, other, state = merged_topic(app.topic("out")), replica_name(app.topic("out"), 1), f"{app.name}.merged.state"
+    older = BelatedOwner(app.bootstrap, f"{app.name}.merged")
+    _owner_of(app, f"{app.name}.merged")
+    assert older.write(merged, b"R1", encoded(0, 50)) == KafkaError.NO_ERROR
+    stored = [one for one in read_topic(app.bootstrap, state, 1) if one.key == merged.encode()]
+    assert older.write(state, merged.encode(), stored[-1].value) == KafkaError.NO_ERROR
+    stranger = BelatedOwner(app.bootstrap, f"{app.name}-stranger")
+    ending = _owner_of(app, f"{app.name}-stranger")
+    assert stranger.write(other, b"R1", encoded(0, 9_999)) == KafkaError.NO_ERROR
+    second = app.start(command="merge")
+    second.wait_for("merging 2 replicas")
+    for replica in reversed(replicas):
+        replica.write(100)
+    wait_until(lambda: ids(app) == expected(app, 100), "one replica suffices while another one cannot be read")
+    assert older.write(merged, b"R1", encoded(0, 100)) == KafkaError.INVALID_PRODUCER_EPOCH
+    # What ends the transaction is its producer's next marker there.
+    ending.begin_transaction()
+    ending.produce(other, b"{}", partition=0)
+    ending.abort_transaction(DEADLINE_S)
+    for replica in replicas:
+        replica.write(150)
+    wait_until(lambda: ids(app) == expected(app, 150), "everything is merged")
+    assert second.stop() == 0
+    assert "Traceback" not in first.text() + second.text()
+
+
+def _owner_of(app: Application, identity: str) -> Producer:
+    """Return a producer that has initialised a transactional id."""
+    producer = Producer({"bootstrap.servers": app.bootstrap, "transactional.id": identity})
+    producer.init_transactions(DEADLINE_S)
+    return producer
 
 
 def resolved_units(log: str) -> set[str]:

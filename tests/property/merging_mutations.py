@@ -12,6 +12,7 @@ from tests.property.mutation import Mutation
 
 PROTOCOL: Final = "protocol.py"
 MEMORY: Final = "memory.py"
+REPLICA: Final = "replica.py"
 PACKAGE: Final = "joiner/library/merging"
 
 MERGING_MUTATIONS: Final = tuple(
@@ -49,7 +50,7 @@ MERGING_MUTATIONS: Final = tuple(
         ),
         (
             "a replica stays complete although it is ignored",
-            PROTOCOL,
+            REPLICA,
             "self.is_accepted = self.is_complete = self.has_forgotten = False",
             "self.is_accepted = self.has_forgotten = False",
         ),
@@ -67,15 +68,15 @@ MERGING_MUTATIONS: Final = tuple(
         ),
         (
             "a vector that goes back is not noticed",
-            PROTOCOL,
-            "return not reached(start, one.start) or (one.has_written and start == one.start)",
-            "return one.has_written and start == one.start",
+            REPLICA,
+            "return not reached(start, self.start) or (self.has_written and start == self.start)",
+            "return self.has_written and start == self.start",
         ),
         (
             "a transaction that begins again at the same vector is not noticed",
-            PROTOCOL,
-            "return not reached(start, one.start) or (one.has_written and start == one.start)",
-            "return not reached(start, one.start)",
+            REPLICA,
+            "return not reached(start, self.start) or (self.has_written and start == self.start)",
+            "return not reached(start, self.start)",
         ),
         (
             "a replica that goes back stays accepted",
@@ -86,7 +87,7 @@ MERGING_MUTATIONS: Final = tuple(
         (
             "the floor does not count what was forgotten of a transaction",
             PROTOCOL,
-            "if has_forgotten and not goes_back:\n            self._raise_floor(start)",
+            "if has_forgotten:\n            self._raise_floor(start)",
             "pass",
         ),
         (
@@ -98,8 +99,8 @@ MERGING_MUTATIONS: Final = tuple(
         (
             "the tag is the vector at which the transaction begins",
             PROTOCOL,
-            "self._memory.end_transaction(replica, start, serial)",
-            "self._memory.end_transaction(replica, one.start, serial)",
+            "self._memory.end_transaction(replica, start)",
+            "self._memory.end_transaction(replica, one.start)",
         ),
         (
             "an incomplete replica does not wait",
@@ -116,20 +117,50 @@ MERGING_MUTATIONS: Final = tuple(
         (
             "ids of a transaction without an end get the vector at which it began",
             PROTOCOL,
-            "self._memory.abandon_transaction(replica, ends, serial)\n            if is_only",
-            "self._memory.abandon_transaction(replica, one.start, serial)\n            if is_only",
+            "self._memory.abandon_transaction(replica, ends)\n            if is_only",
+            "self._memory.abandon_transaction(replica, one.start)\n            if is_only",
         ),
         (
             "ids of a transaction without an end get no tag",
             MEMORY,
-            "        if batch.count:\n            self._set_apart(batch)",
+            "        if batch.count:\n            self.set_apart(batch)",
             "        batch.tag = None",
         ),
         (
-            "the first id of a transaction is recalled as one of the transaction before",
+            "the first id of a transaction is not recalled as one of it",
             MEMORY,
-            "serial >= opened[owner]",
-            "serial > opened[owner]",
+            "has_none = first <= serial <= last",
+            "has_none = first < serial <= last",
+        ),
+        (
+            "recalled ids of a transaction that had not ended get the highest tag instead of the ends",
+            MEMORY,
+            "ends() if self._untagged else {}",
+            "{}",
+        ),
+        (
+            "what was delivered before is recalled too",
+            MEMORY,
+            "if not (has_none or (spans and spans[0][0] <= serial)):",
+            "if False:",
+        ),
+        (
+            "a span is left too early while ids are recalled",
+            MEMORY,
+            "spans[0][1] < serial",
+            "spans[0][1] <= serial",
+        ),
+        (
+            "the last id with a tag is in no span",
+            MEMORY,
+            "spans = [(replica, first, self._last) for",
+            "spans = [(replica, first, self._last - 1) for",
+        ),
+        (
+            "ids that another replica was first to write are not in the spans of earlier batches",
+            MEMORY,
+            "earlier.spans[replica] = first, last",
+            "break",
         ),
         (
             "recalled ids get the last tag instead of the highest one",
@@ -140,20 +171,32 @@ MERGING_MUTATIONS: Final = tuple(
         (
             "an id that gets its tag from another replica loses its serial",
             MEMORY,
-            "                batch.serial = min(batch.serial, there.serial)\n",
-            "",
+            "            batch.spans |= self._open[other].spans",
+            "            pass",
         ),
         (
             "the ids of the current transactions do not count for the oldest serial",
             MEMORY,
-            "batches = [*self._open, *self._firsts()]",
-            "batches = self._firsts()",
+            "(*self._untagged(), *self._tagged())",
+            "self._tagged()",
         ),
         (
             "ids are forgotten one batch too many",
             MEMORY,
             "if reached(until, one.tag or {})]",
             "if reached(until, one.tag or {}) or len(self._closed[one.owner]) > 1]",
+        ),
+        (
+            "a removed input topic stays in tags",
+            PROTOCOL,
+            "self._memory.change_tags(lambda tag: without(tag, removed))",
+            "pass",
+        ),
+        (
+            "tags stay beyond the ends of a topic that was recreated",
+            PROTOCOL,
+            "                self._memory.change_tags(lambda tag: lowest([tag, ends]))\n",
+            "",
         ),
     )
 )
@@ -163,19 +206,17 @@ def broken_union(mutation: Mutation, source: str, folder: Path) -> Any:
     """Return the class `ReplicaUnion` with a broken rule. ``source``: the broken file, to be written to ``folder``."""
     from joiner.library.merging import protocol  # noqa: PLC0415 - so that the list can be read without them
 
-    name = f"broken_{Path(mutation.file).stem}"
+    stem = Path(mutation.file).stem
+    name = f"broken_{stem}"
     path = folder / f"{name}.py"
     path.write_text(source)
     broken = _loaded(name, path)
-    if mutation.file == PROTOCOL:
-        return broken.ReplicaUnion
-
-    def make(replicas: int, limit: int) -> Any:
-        union = protocol.ReplicaUnion(replicas, limit)
-        union._memory = broken.Remembered(replicas)  # noqa: SLF001 - the union has no other use for another one
-        return union
-
-    return make
+    if mutation.file != PROTOCOL:
+        sound = Path(protocol.__file__).read_text()
+        using = folder / f"protocol_with_{name}.py"
+        using.write_text(sound.replace(f"from joiner.library.merging.{stem} import", f"from {name} import"))
+        broken = _loaded(using.stem, using)
+    return broken.ReplicaUnion
 
 
 def _loaded(name: str, path: Path) -> ModuleType:

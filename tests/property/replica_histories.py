@@ -16,6 +16,9 @@ TOPICS: Final = ("a", "b")
 END: Final = 40
 """The number of messages in each input topic."""
 
+RECALLED_MORE: Final = 30
+"""How many ids may be recalled that had been forgotten: at most those of a few transactions."""
+
 _ABORTED: Final = 0.02
 """How likely Kafka aborts a transaction that was committed."""
 
@@ -33,13 +36,13 @@ class Union(Protocol):
     @property
     def complete(self) -> list[int]: ...
     def goes_back(self, replica: int, start: Any) -> bool: ...
-    def on_start(self, replica: int, start: Any, serial: int = 0, ends: Any = None) -> bool: ...
-    def on_result(self, replica: int, identity: Any) -> Any: ...
+    def on_start(self, replica: int, start: Any, ends: Any = None) -> bool: ...
+    def on_result(self, replica: int, identity: Any, serial: int = 0) -> Any: ...
     def oldest_serial(self) -> int | None: ...
     def summary(self) -> dict[str, Any]: ...
     def state(self) -> dict[str, Any]: ...
     def restore(self, state: Any, ends: Any) -> None: ...
-    def recall(self, summary: Any, delivered: Any, written: Any) -> None: ...
+    def recall(self, summary: Any, delivered: Any, written: Any, ends: Any) -> None: ...
 
 
 class Emission:
@@ -49,7 +52,9 @@ class Emission:
     has consumed what the other one has.
     """
 
-    def __init__(self, chance: random.Random, topics: int) -> None:
+    def __init__(self, chance: random.Random, topics: int, first: int = 0) -> None:
+        """``first``: the first of the ids, which are numbers."""
+        self._first = first
         self._needs: list[list[Vector]] = []
         for _ in range(chance.randint(5, 60)):
             at = chance.randint(1, END - 6)
@@ -66,7 +71,7 @@ class Emission:
         if at not in self._found:
             self._found[at] = frozenset(
                 number
-                for number, needs in enumerate(self._needs)
+                for number, needs in enumerate(self._needs, self._first)
                 if any(all(have >= need for have, need in zip(at, wanted, strict=True)) for wanted in needs)
             )
         return self._found[at]
@@ -82,6 +87,8 @@ class Writer:
     is_alive: bool = True
     wrote_last: bool = True
     has_begun_anew: bool = True
+    generation: int = 0
+    """Under which settings it runs."""
     missing: list[int] | None = None
     """The ids of its last transaction, if Kafka has aborted that although it was committed."""
 
@@ -110,22 +117,38 @@ class Replicas:
         self.topics = chance.randint(1, 2)
         self.writes_starts = True
         """Whether transactions have start records, which they have not in an application without replicas."""
-        self.emission = Emission(chance, self.topics)
+        self.emissions = [Emission(chance, self.topics)]
+        """What is emitted under the settings of each generation."""
         self._is_sparse = chance.random() < 0.3
         """Whether only some transactions have a start record: those with ids, the next one after each of these, and the
         first one of a replica."""
         zero: Vector = (0,) * self.topics
         self.writers = [Writer(None) for _ in range(count)]
         self.writers[0].at = zero
+        self._recreated = 0
+        """The generation that was the first to read the second topic as it is now."""
         self._checkpoints = [zero]
         """Those of replica 0."""
-        self._read = zero
-        """Per topic, the highest offset that a replica has consumed."""
+        self.ends = dict.fromkeys(TOPICS[: self.topics], 0)
+        """The lowest ends that the input can have: per topic, the highest offset that a replica has consumed."""
 
     @property
-    def ends(self) -> dict[str, int]:
-        """The lowest ends that the input can have."""
-        return dict(zip(TOPICS, self._read, strict=False))
+    def emission(self) -> Emission:
+        """What is emitted under the newest settings."""
+        return self.emissions[-1]
+
+    def change_topics(self, topics: int, *, is_recreated: bool) -> None:
+        """Reset replica 0 with settings that read the first ``topics`` input topics only. The others are unchanged.
+
+        ``is_recreated``: the last topic was deleted since, and has a new one with this name if it is still read.
+        """
+        self.topics = topics
+        self.emissions.append(Emission(self._chance, topics, 1_000 * len(self.emissions)))
+        if is_recreated:
+            self.ends.pop(TOPICS[-1], None)
+            self._recreated = len(self.emissions) - 1
+        self.ends |= {topic: self.ends.get(topic, 0) for topic in TOPICS[:topics]}
+        self.found(0)
 
     def write(self, number: int, to: Vector, *, is_aborted: bool = False, has_start: bool = False) -> None:
         """Let a replica consume up to a vector, in one transaction.
@@ -135,8 +158,10 @@ class Replicas:
         """
         writer = self.writers[number]
         assert writer.at is not None
-        self._read = tuple(map(max, self._read, to))
-        ids = sorted(self.emission.upto(to) - self.emission.upto(writer.at))
+        exist = TOPICS if writer.generation >= self._recreated else TOPICS[:1]
+        self.ends |= {topic: max(self.ends[topic], at) for topic, at in zip(exist, to, strict=False)}
+        emission = self.emissions[writer.generation]
+        ids = sorted(emission.upto(to) - emission.upto(writer.at))
         self._chance.shuffle(ids)
         if writer.missing is not None:
             self._resolve(writer)
@@ -164,21 +189,23 @@ class Replicas:
             case "sleep":
                 writer.is_alive = not writer.is_alive
             case "reset" if writer.at is not None:
-                self._found(number)
+                self.found(number)
             case "resolve" if writer.is_alive and not writer.has_begun_anew:
                 self._resolve(writer)
             case _ if writer.at is None:
-                self._found(number)
+                self.found(number)
             case _ if writer.is_alive:
                 pace = chance.choice((1, 3, 12))
                 to = tuple(min(END, offset + chance.randint(0, pace)) for offset in writer.at)
                 has_start = chance.random() < _REGULAR
                 self.write(number, to, is_aborted=chance.random() < _ABORTED, has_start=has_start)
 
-    def _found(self, number: int) -> None:
-        """Begin anew: replica 0 from the beginning, the others from a checkpoint of replica 0."""
+    def found(self, number: int) -> None:
+        """Begin anew: replica 0 with the newest settings, from the beginning, the others from a checkpoint of it."""
         writer = self.writers[number]
+        writer.generation = self.writers[0].generation
         if number == 0:
+            writer.generation = len(self.emissions) - 1
             self._checkpoints = [(0,) * self.topics]
         writer.has_begun_anew, writer.missing = True, None
         writer.at = self._chance.choice(self._checkpoints[-6:])
@@ -195,7 +222,7 @@ class Replicas:
         """Let all replicas consume everything."""
         for number, writer in enumerate(self.writers):
             if writer.at is None:
-                self._found(number)
+                self.found(number)
             for has_start in (False, False, True):
                 self.write(number, (END,) * self.topics, has_start=has_start)
 
@@ -210,6 +237,7 @@ class _Saved:
     state: dict[str, Any]
     positions: list[int]
     delivered: int
+    remembered: int
     oldest: int | None
     resets: int
 
@@ -230,6 +258,8 @@ class Reader:
         """How much had been delivered each time that the only complete replica was reset."""
         self.most_remembered = self._recalled = 0
         """The most ids that were remembered, unless more had been recalled, and how many these were."""
+        self.recalled_more = 0
+        """How many ids were recalled that had been forgotten."""
         self._positions = [0] * len(replicas.writers)
         self.save()
 
@@ -237,7 +267,12 @@ class Reader:
         """Save everything, as a transaction does."""
         state = self.union.state() if self._keeps_ids else self.union.summary()
         self._saved = _Saved(
-            state, list(self._positions), len(self.delivered), self.union.oldest_serial(), len(self.resets)
+            state,
+            list(self._positions),
+            len(self.delivered),
+            self.union.remembered,
+            self.union.oldest_serial(),
+            len(self.resets),
         )
 
     def restart(self) -> None:
@@ -249,8 +284,9 @@ class Reader:
         if not self._keeps_ids and saved.oldest is not None:
             since = range(saved.oldest, len(self.delivered))
             delivered = [(serial, *self.delivered[serial]) for serial in since]
-            self.union.recall(saved.state, delivered, self._written_since())
+            self.union.recall(saved.state, delivered, self._written_since(), lambda: self._replicas.ends)
         self._recalled = 0 if self._keeps_ids else self.union.remembered
+        self.recalled_more = max(self.recalled_more, self._recalled - saved.remembered)
 
     def change(self, make: Callable[[], Union], count: int) -> None:
         """Continue with another number of replicas. Those that are added are read from the beginning."""
@@ -279,16 +315,13 @@ class Reader:
         log, before = self._replicas.writers[number].log, self._positions[number]
         for kind, what in log[before : before + count]:
             if kind == "start":
-                goes_back = self.union.goes_back(number, what)
-                if goes_back:
-                    self.save()
-                ends = self._replicas.ends if goes_back else None
-                is_only = self.union.on_start(number, what, self._saved.delivered, ends)
+                ends = self._replicas.ends if self.union.goes_back(number, what) else None
+                is_only = self.union.on_start(number, what, ends)
                 self.resets += [len(self.delivered)] if is_only else []
                 # Replica 0 begins anew at the beginning.
                 self.skips = self.skips or (is_only and not what and number > 0)
             else:
-                verdict = self.union.on_result(number, what).value
+                verdict = self.union.on_result(number, what, len(self.delivered)).value
                 if verdict == "wait":
                     break
                 if verdict == "deliver":
@@ -339,6 +372,41 @@ def history(seed: int, make: Callable[[int, int], Union], defect: Defect = SOUND
     return _difference(reader, replicas, limit), reader
 
 
+def play_change(seed: int, make: Callable[[int, int], Union]) -> str | None:
+    """Play a history in which input topics are removed and added again. Return what is wrong, or None.
+
+    Results may be repeated and lost, because replicas are reset in any order.
+    """
+    chance = random.Random(seed)
+    count, limit = chance.randint(2, 3), chance.choice((1, 4, 16, 64))
+    replicas = Replicas(chance, count)
+    reader = Reader(replicas, lambda: make(count, limit), keeps_ids=chance.random() < 0.5)
+    for topics in chance.choice(((2, 1), (2, 1, 2)))[2 - replicas.topics :]:
+        if topics != replicas.topics:
+            replicas.change_topics(topics, is_recreated=chance.random() < 0.5)
+            for number in chance.sample(range(1, count), count - 1):
+                _go_on(chance, replicas, reader, chance.randint(0, 10))
+                replicas.found(number)
+        _go_on(chance, replicas, reader, chance.randint(0, 40))
+    replicas.finish()
+    for _ in range(3):
+        if not reader.read_everything():
+            return "the reader waits forever"
+        replicas.write_starts()
+    reader.read_everything()
+    return _unfinished(reader, replicas)
+
+
+def _go_on(chance: random.Random, replicas: Replicas, reader: Reader, steps: int) -> None:
+    for _ in range(steps):
+        replicas.step()
+        reader.read(chance.randrange(len(replicas.writers)), chance.randint(0, 20))
+        if chance.random() < 0.1:
+            reader.save()
+        if chance.random() < 0.05:
+            reader.restart()
+
+
 def _difference(reader: Reader, replicas: Replicas, limit: int) -> str | None:
     found = {identity for _, identity in reader.delivered}
     missing = sorted(replicas.emission.upto((END,) * replicas.topics) - found)
@@ -348,7 +416,14 @@ def _difference(reader: Reader, replicas: Replicas, limit: int) -> str | None:
         return f"delivered too often: {twice}"
     if reader.most_remembered > limit:
         return f"{reader.most_remembered} ids were remembered, but only {limit} are allowed"
+    return _unfinished(reader, replicas)
+
+
+def _unfinished(reader: Reader, replicas: Replicas) -> str | None:
+    """Return what is not as it should be once all replicas have written everything, or None."""
     union = reader.union
+    if reader.recalled_more > RECALLED_MORE:
+        return f"{reader.recalled_more} ids were recalled that had been forgotten"
     if union.remembered or union.oldest_serial() is not None:
         return f"{union.remembered} ids are still remembered"
     if union.complete != list(range(len(replicas.writers))):

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -19,7 +20,7 @@ from joiner.cli.merging import output, session
 from joiner.cli.merging.merger import merge_topics
 from joiner.cli.merging.session import COMPLETE_S, Session
 from joiner.library.merging.inputs import Place
-from joiner.library.merging.protocol import ReplicaUnion
+from joiner.library.merging.protocol import ReplicaUnion, Verdict
 from joiner.library.merging.vectors import Vector
 from joiner.runtime.settings import JoinerSettings
 from tests.manual_clock import ManualClock
@@ -116,15 +117,9 @@ class MergingWorld:
         """The topic of each output whose only complete replica was reset, and what had been merged into it."""
         self.skips: set[str] = set()
         """Those of which something may be missing after that."""
-        on_start = ReplicaUnion.on_start
-
-        def watched(union: ReplicaUnion, replica: int, start: Vector, *more: Any) -> bool:
-            is_only = on_start(union, replica, start, *more)
-            if is_only:
-                self._note_reset(union, is_skipped=replica > 0 and not start)
-            return is_only
-
-        patch.setattr(ReplicaUnion, "on_start", watched)
+        self._delivered: WeakKeyDictionary[ReplicaUnion, set[str]] = WeakKeyDictionary()
+        """What each union has delivered since it was restored."""
+        self._watch(patch)
         self.link = self._new_link()
         self.session: Session | None = None
         patch.setattr(output, "make_producer", self._make_producer)
@@ -134,6 +129,25 @@ class MergingWorld:
             "make_reader",
             lambda *given, **more: self._make_consumer(*given, enable_partition_eof=True, **more),
         )
+
+    def _watch(self, patch: pytest.MonkeyPatch) -> None:
+        """Note what unions deliver, and when their only complete replica goes back."""
+        on_start, on_result = ReplicaUnion.on_start, ReplicaUnion.on_result
+
+        def noted(union: ReplicaUnion, replica: int, identity: str, *more: Any) -> Verdict:
+            verdict = on_result(union, replica, identity, *more)
+            if verdict is Verdict.DELIVER:
+                self._delivered.setdefault(union, set()).add(identity)
+            return verdict
+
+        def watched(union: ReplicaUnion, replica: int, start: Vector, *more: Any) -> bool:
+            is_only = on_start(union, replica, start, *more)
+            if is_only:
+                self._note_reset(union, is_skipped=replica > 0 and not start)
+            return is_only
+
+        patch.setattr(ReplicaUnion, "on_start", watched)
+        patch.setattr(ReplicaUnion, "on_result", noted)
 
     def _new_link(self) -> MortalLink:
         return MortalLink(self.kafka, self.clock, self.draw)
@@ -220,7 +234,7 @@ class MergingWorld:
 
     def merged(self, topic: str) -> Counter[int]:
         """Return how often each id is in a merged topic."""
-        return Counter(int(json.loads(value or b"")["id"].rpartition(":")[2]) for value in self.merged_values(topic))
+        return Counter(number_of(json.loads(value or b"")["id"]) for value in self.merged_values(topic))
 
     def difference(self) -> str | None:
         """Return what is wrong with the merged topics once everything was merged, or None."""
@@ -242,10 +256,16 @@ class MergingWorld:
     def _note_reset(self, union: ReplicaUnion, *, is_skipped: bool) -> None:
         assert self.session is not None
         topic = next(topic for (topic, _), merged in self.session.partitions.items() if merged.union is union)
-        self.resets.append((topic, set(self.merged(topic))))
+        open_ = set(map(number_of, self._delivered.get(union, ())))
+        self.resets.append((topic, set(self.merged(topic)) | open_))
         self.skips |= {topic} if is_skipped else set()
 
 
 def result(number: int) -> bytes:
     """Return a result with an id."""
     return b'{"id": "j:0:%d"}' % number
+
+
+def number_of(identity: str) -> int:
+    """Return the number in the id of a result."""
+    return int(identity.rpartition(":")[2])

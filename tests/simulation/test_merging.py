@@ -14,9 +14,12 @@ from joiner.cli.merging import progress as progress_of
 from joiner.cli.merging import session
 from joiner.cli.merging.output import MergedOutput, state_topic
 from joiner.cli.merging.progress import Progress
+from joiner.cli.merging.serial_index import SerialIndex
 from joiner.cli.merging.session import Session
+from joiner.library.merging import protocol
 from joiner.library.merging.partition import MergeError
 from joiner.library.merging.protocol import ReplicaUnion
+from tests.property.replica_histories import END
 from tests.simulation.memory_log import ABORTED, Log
 from tests.simulation.merging_world import IDLE_TURNS, MergingWorld, result
 
@@ -109,7 +112,8 @@ def oldest(world: MergingWorld, topic: str) -> int | None:
     """Return the offset from which ids are remembered, as it was stored last."""
     entries, _ = world.kafka.log(state_topic(world.settings), 0).read(0, 1_000_000, committed=True)
     stored = [entry.value for entry in entries if entry.key == merged_topic(topic).encode()]
-    return msgspec.json.decode(stored[-1] or b"", type=Progress).oldest
+    found = msgspec.json.decode(stored[-1] or b"", type=Progress).oldest
+    return None if found is None else found[0]
 
 
 def test_a_dead_replica_pins_nothing_if_the_merged_topic_does_not_go_back_far_enough(
@@ -138,11 +142,70 @@ def test_ids_that_were_noted_before_a_restart_get_their_tags(monkeypatch: pytest
     world.write(out, result(1))
     world.settle()
     world.restart()
-    for at in range(2, 30):
+    for at in range(2, 2 * END):
         world.write(out, start(at), result(at))
     world.settle()
-    assert (oldest(world, out) or 0) > 10, "although replica 1 does not end its transaction"
-    assert world.merged(world.settings.topics.out) == Counter(range(1, 30))
+    assert (oldest(world, out) or 0) > END, "although replica 1 does not end its transaction"
+    assert world.merged(world.settings.topics.out) == Counter(range(1, 2 * END))
+
+
+def test_what_was_forgotten_is_not_recalled_however_much_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "RECALLED_MORE", 10)
+    world, out, other = two_replicas(monkeypatch)
+    world.limit = 8
+    world.restart()
+    # Replica 1 is far ahead, and quiet.
+    world.write(other, start(3_000), result(5_000))
+    world.settle()
+    for at in range(1, 2_000, 5):
+        world.write(out, start(at), *map(result, range(at, at + 5)))
+    world.settle()
+    assert (oldest(world, out) or 0) < 10
+    for _ in range(3):
+        world.restart()
+        world.settle()
+        assert world.session is not None
+        assert world.session.partitions[out, 0].union.remembered <= world.limit
+    world.write(out, start(2_001), result(5_000), start(3_001))
+    world.write(other, start(3_001))
+    world.settle()
+    assert world.merged(out) == Counter([*range(1, 2_001), 5_000])
+    world.restart()
+    world.settle()
+    assert oldest(world, out) is None
+
+
+def test_what_has_to_be_remembered_and_is_too_much_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "RECALLED_MORE", 10)
+    world = MergingWorld(1, monkeypatch)
+    world.limit = 100
+    world.use(2)
+    # Replica 0, the only complete one, has yet to write these.
+    world.write(world.settings.topics.out, start(0))
+    world.write(replica_name(world.settings.topics.out, 1), start(90), *map(result, range(50)), start(91))
+    world.settle()
+    world.limit = 8
+    world.restart()
+    with pytest.raises(MergeError, match=r"out\.merged partition 0: more than 18 ids must.*a larger --remembered-max"):
+        world.settle()
+    world.limit = 100
+    world.settle()
+    assert world.merged(world.settings.topics.out) == Counter(range(50))
+
+
+def test_ids_are_found_again_if_retention_has_deleted_messages_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, out, other = two_replicas(monkeypatch)
+    for at in range(1, 20):
+        world.write(out, start(at), result(at))
+        world.write(other, start(at), result(at))
+    world.write(out, start(20), result(20))
+    world.settle()
+    log = world.kafka.log(merged_topic(out), 0)
+    log.remove_before(log.stable_end - 2)
+    world.restart()
+    world.write(other, start(20), result(20), result(21))
+    world.settle()
+    assert world.merged(out) == Counter(range(1, 22))
 
 
 def test_going_back_to_one_replica_and_to_two_again_loses_and_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,8 +342,18 @@ def positions_are_ahead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Session, "_progress", ahead)
 
 
+def messages_are_numbered_wrongly(patch: pytest.MonkeyPatch) -> None:
+    original = SerialIndex.find
+
+    def wrong(index: SerialIndex, serial: int) -> tuple[int, int]:
+        offset, first = original(index, serial)
+        return offset, first + 1
+
+    patch.setattr(SerialIndex, "find", wrong)
+
+
 def who_was_first_is_not_known(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(progress_of, "_header", lambda _message: 0)
+    patch.setattr(progress_of, "replica_of", lambda _message: 0)
 
 
 @pytest.mark.parametrize(
@@ -289,6 +362,7 @@ def who_was_first_is_not_known(patch: pytest.MonkeyPatch) -> None:
         ids_are_not_recalled,
         positions_are_ahead,
         who_was_first_is_not_known,
+        messages_are_numbered_wrongly,
         nothing_is_fenced,
         what_was_committed_is_believed,
     ],

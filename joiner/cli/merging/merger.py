@@ -40,6 +40,8 @@ class MergeMetrics:
 
     def __init__(self, readings: Readings) -> None:
         self.verdicts: Mapping[tuple[str, ...], float] = {}
+        self.leads: Mapping[tuple[str, ...], float] = {}
+        self.lead_ms: Mapping[tuple[str, ...], float] = {}
         self.complete: Mapping[tuple[str, ...], float] = {}
         self.remembered: Mapping[tuple[str, ...], float] = {}
         self.merging = self.waiting = self.transactions = self.errors = 0
@@ -49,6 +51,10 @@ class MergeMetrics:
             "ignored (it is not accepted) or wait (memory is full)."
         )
         counter("lsb_joiner_merge_messages", what, lambda: self.verdicts, ("topic", "replica", "verdict"))
+        what = "Ids of which a replica was first and another one second, of a sample of all."
+        counter("lsb_joiner_merge_leads", what, lambda: self.leads, ("topic", "replica"))
+        what = "How much later the second ones were, in total, by when Kafka appended the messages."
+        counter("lsb_joiner_merge_lead_seconds", what, self._lead_s, ("topic", "replica"))
         counter("lsb_joiner_merge_transactions", "Transactions committed.", lambda: self.transactions)
         counter("lsb_joiner_merge_errors", "Errors after which merging started over.", lambda: self.errors)
         gauge("lsb_joiner_merge_active", "Whether this process merges (1) or waits (0).", lambda: self.merging)
@@ -57,6 +63,9 @@ class MergeMetrics:
         gauge("lsb_joiner_merge_remembered", "Ids that are remembered.", lambda: self.remembered, ("topic",))
         what = "Partitions that are not read because memory is full and a complete replica is waited for."
         gauge("lsb_joiner_merge_waiting", what, lambda: self.waiting)
+
+    def _lead_s(self) -> Mapping[tuple[str, ...], float]:
+        return {labels: sum_ms / 1e3 for labels, sum_ms in self.lead_ms.items()}
 
 
 class Merger:
@@ -68,7 +77,9 @@ class Merger:
         self._settings, self._clock, self._metrics, self._remembered_max = settings, clock, metrics, remembered_max
         self._stop = threading.Event()
         self._totals: Counter[tuple[str, ...]] = Counter()
-        """The verdicts of earlier sessions."""
+        self._leads: Counter[tuple[str, ...]] = Counter()
+        self._lead_ms: Counter[tuple[str, ...]] = Counter()
+        """The verdicts and leads of earlier sessions."""
         self._wait_s = _WAIT_MIN_S
         self.is_ready = False
         """Whether it merges, or waits for its turn."""
@@ -145,10 +156,14 @@ class Merger:
                         look_s = now_s
                         self._observe(session)
             finally:
+                leads, lead_ms = session.leads()
                 self._totals += session.verdicts()
+                self._leads, self._lead_ms = self._leads + leads, self._lead_ms + lead_ms
 
     def _observe(self, session: Session) -> None:
         self._metrics.verdicts = self._totals + session.verdicts()
+        leads, lead_ms = session.leads()
+        self._metrics.leads, self._metrics.lead_ms = self._leads + leads, self._lead_ms + lead_ms
         self._metrics.waiting = session.waiting()
         complete: Counter[tuple[str, ...]] = Counter()
         remembered: Counter[tuple[str, ...]] = Counter()

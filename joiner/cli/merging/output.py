@@ -8,8 +8,8 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
-from broker.kafka.replicas import merged_topic, merging_state_topic
-from joiner.cli.merging.progress import REPLICA_HEADER, Progress, encode_progress
+from broker.kafka.replicas import REPLICA_HEADER, merged_topic, merging_state_topic
+from joiner.cli.merging.progress import Progress, encode_progress
 from joiner.library.merging.inputs import Place
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, timed_out, wait_until_ended, within
@@ -27,6 +27,9 @@ _LONG_S: Final = 1.0
 _ABORT_S: Final = 1.0
 _FULL_WAIT_S: Final = 0.05
 _BUFFER_KIB: Final = 64 * 1024
+
+MESSAGE_BYTES_MAX: Final = 1_020_000
+"""A message that a replica's client has just permitted is a little longer here, because of its header."""
 
 
 class MergedOutput:
@@ -51,6 +54,7 @@ class MergedOutput:
             settings.kafka,
             transactional_id=f"{self._name}.merged",
             transaction_timeout_ms=int(TRANSACTION_S * 1000),
+            message_max_bytes=MESSAGE_BYTES_MAX,
             queue_buffering_max_kbytes=_BUFFER_KIB,
             retry_backoff_ms=2,
             retry_backoff_max_ms=4,

@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message
 
+from broker.kafka.replicas import replica_of
+from joiner.cli.merging.serial_index import SerialIndex
 from joiner.library.merging.inputs import input_ends
 from joiner.library.merging.partition import MergedPartition, MergeError
 from joiner.library.merging.protocol import ReplicaUnion
@@ -25,8 +27,8 @@ from joiner.runtime.kafka.clients import known_end, log_range, read_to_end
 Item = TypeVar("Item")
 
 _CHECK_EVERY: Final = 1_000
-
-REPLICA_HEADER: Final = "lsb-replica"
+_INDEXED_EVERY: Final = 1_000
+"""After how many messages an offset is noted while a merged topic is read again."""
 
 FORMAT_VERSION: Final = 1
 
@@ -41,15 +43,18 @@ class Progress(msgspec.Struct, frozen=True):
 
     ``positions``, ``topics``: the offset after the last message that was decided about, and the id, of each replica's
     topic. ``starts``: the offset of the last start record before that, if there is one. ``union``:
-    `ReplicaUnion.summary`. ``oldest``: the offset in the merged topic from which ids are remembered, or None.
-    ``merged``: the id of the merged topic. ``end``: the offset after the last message in it, or 0. ``before``: what was
-    stored before the last transaction with messages, without its own ``before``.
+    `ReplicaUnion.summary`. ``count``: how many messages were merged. They are numbered from 0; these are the serials.
+    ``oldest``: an offset in the merged topic and the serial of the first message from there on. All ids that are
+    remembered are after that. None if there are none. ``merged``: the id of the merged topic. ``end``: the offset after
+    the last message in it, or 0. ``before``: what was stored before the last transaction with messages, without its own
+    ``before``.
     """
 
     positions: dict[str, int]
     topics: dict[str, str]
     union: dict[str, Any]
-    oldest: int | None
+    count: int
+    oldest: tuple[int, int] | None
     starts: dict[str, int]
     merged: str
     end: int
@@ -111,7 +116,7 @@ def _records(
         try:
             progress = _decoder.decode(message.value() or b"")
         except msgspec.DecodeError as error:
-            problem = f"{topic} partition {partition} offset {message.offset()} cannot be read: {error}"
+            problem = f"{topic} partition {partition} offset {message.offset()} cannot be read: {error}. {BEGIN_AGAIN}"
             raise MergeError(problem) from error
         if progress.format > FORMAT_VERSION:
             problem = f"{topic} was written by a later release (format {progress.format}): use that release"
@@ -174,14 +179,16 @@ def restore(
     topic: str,
     partition: int,
     check: Callable[[], None],
-) -> int:
-    """Continue a partition of a merged topic, and return its end. ``progress``: None if nothing is stored.
+) -> tuple[int, SerialIndex]:
+    """Continue a partition of a merged topic. Return its end, and where messages that are still needed are.
 
-    ``written``: see `written_since`; it is only iterated over if it is needed. ``check`` is called often, and may raise
-    what it likes. Raises KafkaException, and `MergeError` if the topic cannot be continued.
+    ``progress``: None if nothing is stored. ``written``: see `written_since`; it is only iterated over if it is needed.
+    ``check`` is called often, and may raise what it likes. Raises KafkaException, and `MergeError` if the topic cannot
+    be continued.
     """
     end = known_end(consumer, clock, topic, partition)
     start, _ = log_range(consumer, topic, partition)
+    index = SerialIndex()
     if progress is None:
         if next(read_to_end(consumer, clock, topic, partition, start, end), None) is not None:
             message = (
@@ -189,21 +196,37 @@ def restore(
                 "results would be written a second time: delete the topic, or restore the state topic"
             )
             raise MergeError(message)
-        return end
+        index.add(0, end)
+        return end, index
     union, place = merged.union, (topic, partition)
+    ends = partial(input_ends, consumer, union, place)
+    merged.count = progress.count
     try:
-        union.restore(progress.union, partial(input_ends, consumer, union, place))
+        union.restore(progress.union, ends)
     except ValueError as error:
         message = f"{topic} partition {partition}: {error}: set application.replicas back until another one is complete"
         raise MergeError(message) from error
-    if progress.oldest is None:
-        return end
-    if progress.oldest < start:
-        _give_up(union, progress, topic, partition, start)
-    if start < end:
-        messages = read_to_end(consumer, clock, topic, partition, max(start, progress.oldest), end)
-        union.recall(progress.union, _checking(delivered(messages, merged), check), _checking(written, check))
-    return end
+    at, serial = progress.oldest or (end, progress.count)
+
+    def numbered(first: int) -> Iterator[tuple[int, Message]]:
+        messages = read_to_end(consumer, clock, topic, partition, at, end) if at < end else iter(())
+        return enumerate((one for one in _checking(messages, check) if replica_of(one.headers()) is not None), first)
+
+    if at < start:
+        # Which number the first message has is only known from the end.
+        at = start
+        serial = progress.count - sum(1 for _ in numbered(0))
+        memory = progress.union["memory"]
+        if min(first for _, first, _ in (*memory["untagged"], *memory["tagged"])) < serial:
+            _give_up(union, progress, topic, partition, at, serial)
+    index.add(serial, at)
+    try:
+        union.recall(progress.union, delivered(numbered(serial), merged, index), _checking(written, check), ends)
+    except ValueError as error:
+        message = f"{topic} partition {partition}: {error}: run `joiner merge` with a larger --remembered-max"
+        raise MergeError(message) from error
+    index.add(progress.count, end)
+    return end, index
 
 
 def _checking(items: Iterable[Item], check: Callable[[], None]) -> Iterator[Item]:
@@ -214,17 +237,17 @@ def _checking(items: Iterable[Item], check: Callable[[], None]) -> Iterator[Item
         yield item
 
 
-def _give_up(union: ReplicaUnion, progress: Progress, topic: str, partition: int, start: int) -> None:
+def _give_up(union: ReplicaUnion, progress: Progress, topic: str, partition: int, start: int, serial: int) -> None:
     """Do without the ids of messages that retention has deleted.
 
     Refusing to go on would be worse: an operator could only begin again, which repeats everything.
     """
-    is_certain = union.give_up(progress.union, start)
+    is_certain = union.give_up(progress.union, serial)
     _log.warning(
-        "%s partition %d: retention has deleted messages from offset %s on, which say what was merged already; %s",
+        "%s partition %d: retention has deleted messages before offset %d, which say what was merged already; %s",
         topic,
         partition,
-        progress.oldest,
+        start,
         "replicas that were behind since are ignored until they have passed the others"
         if is_certain
         else "if the replicas have yet to write some of these results, they are merged again",
@@ -252,16 +275,13 @@ def written_since(
                 yield replica, identity
 
 
-def delivered(messages: Iterator[Message], merged: MergedPartition) -> Iterator[tuple[int, int, str | bytes]]:
-    """Yield the offset, the replica and the id of each message of a merged topic that has an id."""
-    for message in messages:
-        identity = merged.identity(message.value())
-        number = _header(message)
+def delivered(
+    messages: Iterator[tuple[int, Message]], merged: MergedPartition, index: SerialIndex
+) -> Iterator[tuple[int, int, str | bytes]]:
+    """Yield the serial, the replica and the id of each message that has an id, and note some of their offsets."""
+    for serial, message in messages:
+        if serial % _INDEXED_EVERY == 0:
+            index.add(serial, message.offset() or 0)
+        identity, number = merged.identity(message.value()), replica_of(message.headers())
         if identity is not None and number is not None:
-            yield message.offset() or 0, number, identity
-
-
-def _header(message: Message) -> int | None:
-    headers = message.headers()
-    found = dict(headers.items() if isinstance(headers, Mapping) else headers or ()).get(REPLICA_HEADER)
-    return int(found) if isinstance(found, bytes) and found.isdigit() else None
+            yield serial, number, identity

@@ -23,6 +23,7 @@ from joiner.cli.merging.progress import (
     true_progress,
     written_since,
 )
+from joiner.cli.merging.serial_index import SerialIndex
 from joiner.library.merging.inputs import Place, ReplicaInputs, Source, input_ends
 from joiner.library.merging.partition import MergedPartition, MergeError
 from joiner.library.merging.protocol import ReplicaUnion
@@ -76,6 +77,8 @@ class Session:
         self._sources: dict[Place, Source] = {}
         self._positions: dict[Place, int] = {}
         self._starts: dict[Place, int] = {}
+        self._indexes: dict[Place, SerialIndex] = {}
+        """By output, where the messages of the merged topic are that are needed after a restart."""
         self._stored: dict[Place, Progress] = {}
         """The progress of each output that was stored last."""
         self._repaired: set[Place] = set()
@@ -95,15 +98,7 @@ class Session:
                 queued_max_messages_kbytes=_FETCHED_KIB,
             )
             stack.callback(consumer.close)
-            self._inputs = ReplicaInputs(
-                consumer,
-                self._sources,
-                self.partitions,
-                self._positions,
-                starts=self._starts,
-                serial=lambda output: self._output.ends[output],
-                before_return=self._commit,
-            )
+            self._inputs = ReplicaInputs(consumer, self._sources, self.partitions, self._positions, starts=self._starts)
             self._stack = stack.pop_all()
 
     def turn(self) -> bool:
@@ -126,6 +121,15 @@ class Session:
             for (verdict, replica), count in merged.verdicts.items():
                 found[topic, str(replica), verdict] += count
         return found
+
+    def leads(self) -> tuple[Counter[tuple[str, ...]], Counter[tuple[str, ...]]]:
+        """Return the sums of `Leads.counts` and `Leads.lead_ms`, by topic and replica."""
+        counts: Counter[tuple[str, ...]] = Counter()
+        lead_ms: Counter[tuple[str, ...]] = Counter()
+        for (topic, _), merged in self.partitions.items():
+            counts.update({(topic, str(replica)): count for replica, count in merged.leads.counts.items()})
+            lead_ms.update({(topic, str(replica)): sum_ms for replica, sum_ms in merged.leads.lead_ms.items()})
+        return counts, lead_ms
 
     def close(self) -> None:
         """Close the clients, and abort an open transaction."""
@@ -175,7 +179,7 @@ class Session:
         if progress is not stored.committed:
             self._repaired.add(output)
         if progress is None:
-            self._output.ends[output] = restore(merged, None, (), reader, clock, target, number, self._check)
+            self._continue_output(output, restore(merged, None, (), reader, clock, target, number, self._check))
             return
         self._stored[output], self._output.last[output] = progress, progress.end
         known = {
@@ -185,15 +189,18 @@ class Session:
         }
         same = {name: one for name, one in known.items() if progress.topics[name] == self._facts[name].topic_id}
         written = written_since(merged, progress, same, reader, clock, number)
-        self._output.ends[output] = restore(merged, progress, written, reader, clock, target, number, self._check)
+        self._continue_output(output, restore(merged, progress, written, reader, clock, target, number, self._check))
         for name, replica in known.items():
             if name not in same:
-                self._lose(merged, name, replica, output, input_ends(reader, merged.union, output))
+                self._lose(merged, name, replica, input_ends(reader, merged.union, output))
         self._positions |= {(name, number): progress.positions[name] for name in same}
         self._starts |= {(name, number): progress.starts[name] for name in same if name in progress.starts}
 
-    def _lose(self, merged: MergedPartition, name: str, replica: int, output: Place, ends: Mapping[str, int]) -> None:
-        if not merged.union.lose(replica, ends, self._output.ends[output]):
+    def _continue_output(self, output: Place, restored: tuple[int, SerialIndex]) -> None:
+        self._output.ends[output], self._indexes[output] = restored
+
+    def _lose(self, merged: MergedPartition, name: str, replica: int, ends: Mapping[str, int]) -> None:
+        if not merged.union.lose(replica, ends):
             message = (
                 f"topic {name} was deleted and recreated, and no other replica is complete, so results are missing. "
                 f"{BEGIN_AGAIN}"
@@ -232,7 +239,11 @@ class Session:
         return True
 
     def _progress(self, output: Place) -> Progress:
-        union, positions, starts = self.partitions[output].union, self._inputs.positions(), self._inputs.starts
+        merged, positions, starts = self.partitions[output], self._inputs.positions(), self._inputs.starts
+        index, oldest = self._indexes[output], merged.union.oldest_serial()
+        # All messages are confirmed, so that the end is exact.
+        index.add(merged.count, self._output.ends[output])
+        found = index.find(merged.count if oldest is None else oldest)
         last, end = self._stored.get(output), self._output.last.get(output, 0)
         before = last
         if last is not None:
@@ -241,8 +252,9 @@ class Session:
         return Progress(
             {place[0]: positions[place] for place in places},
             {topic: self._facts[topic].topic_id for topic, _ in places},
-            union.summary(),
-            union.oldest_serial(),
+            merged.union.summary(),
+            merged.count,
+            None if oldest is None else found,
             {place[0]: starts[place] for place in places if place in starts},
             self._facts[merged_topic(output[0])].topic_id,
             end,

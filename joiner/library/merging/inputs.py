@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -58,16 +58,9 @@ class ReplicaInputs:
         positions: Mapping[Place, int],
         *,
         starts: Mapping[Place, int] | None = None,
-        serial: Callable[[Place], int] = lambda _output: 0,
-        before_return: Callable[[], object] = lambda: None,
     ) -> None:
-        """``sources``: the places to read. ``partitions``: the unions, by output. ``starts``: as in the last state.
-
-        ``serial`` returns the serial for `ReplicaUnion.on_start`. ``before_return`` is called before a replica's vector
-        goes back. After that, ``serial`` must be exact (see `ReplicaUnion.recall`).
-        """
+        """``sources``: the places to read. ``partitions``: the unions, by output. ``starts``: as in the last state."""
         self._consumer, self._sources, self._partitions = consumer, sources, partitions
-        self._serial, self._before_return = serial, before_return
         self.decided = {place: positions.get(place, OFFSET_BEGINNING) for place in sources}
         self.starts = dict(starts or {})
         self._ends: dict[Place, int] = {}
@@ -115,7 +108,7 @@ class ReplicaInputs:
         if start is not None:
             self._start(source, start)
             self.starts[place] = message.offset() or 0
-        elif (verdict := partition.offer(source.replica, value)) is Verdict.WAIT:
+        elif (verdict := partition.offer(source.replica, value, message.timestamp()[1])) is Verdict.WAIT:
             self._waiting[place] = deque([message])
             self._consumer.pause([TopicPartition(*place)])
             return
@@ -130,8 +123,14 @@ class ReplicaInputs:
         ends: Mapping[str, int] | None = None
         if union.goes_back(source.replica, start):
             ends = input_ends(self._consumer, union, source.output)
-            self._before_return()
-        if union.on_start(source.replica, start, self._serial(source.output), ends):
+            if union.complete != [source.replica]:
+                _log.info(
+                    "%s partition %d: replica %d does not continue from where it was; until it has passed everything "
+                    "that was forgotten, its results come from the others",
+                    *source.output,
+                    source.replica,
+                )
+        if union.on_start(source.replica, start, ends):
             _log.warning(
                 "%s partition %d: replica %d was reset while no other replica was complete; results may be delivered "
                 "again and, if it does not begin at application.start, be missing",
@@ -173,9 +172,8 @@ class ReplicaInputs:
         source = self._sources[place]
         union = self._partitions[source.output].union
         ends = input_ends(self._consumer, union, source.output)
-        self._before_return()
         shown = f"{place[0]} partition {place[1]}: messages from offset {self.decided[place]} on were deleted"
-        if not union.lose(source.replica, ends, self._serial(source.output)):
+        if not union.lose(source.replica, ends):
             message = (
                 f"{shown} before they were merged, and no other replica is complete, so results are missing: retain "
                 "them for longer (topics.retention), and begin again (see replicas.md)"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
+from joiner.library.merging.spans import Span, joined
 from joiner.library.merging.vectors import Vector, highest, reached
+
+SPANS_MAX: Final = 1_000
+"""How many spans of ids with a tag a summary contains at most."""
 
 
 class Batch:
@@ -15,11 +19,12 @@ class Batch:
     ``ids`` may contain ids that belong to another batch by now; ``count`` is the number of those that do not.
     """
 
-    __slots__ = ("closed", "count", "ids", "owner", "serial", "tag")
+    __slots__ = ("closed", "count", "ids", "owner", "spans", "tag")
 
-    def __init__(self, owner: int, serial: int) -> None:
-        self.owner, self.serial = owner, serial
-        """The replica, and a serial that is at most that of the first id."""
+    def __init__(self, owner: int) -> None:
+        self.owner = owner
+        self.spans: dict[int, tuple[int, int]] = {}
+        """The serials between which the ids are, by the replica from which they were delivered."""
         self.ids: list[Hashable] = []
         self.count = 0
         self.tag: Vector | None = None
@@ -38,21 +43,25 @@ class Remembered:
 
     def __init__(self, replicas: int) -> None:
         self._batch_of: dict[Hashable, Batch] = {}
-        self._open = [Batch(number, 0) for number in range(replicas)]
+        self._open = [Batch(number) for number in range(replicas)]
         """Per replica, the ids of its current transaction."""
         self._closed: list[deque[Batch]] = [deque() for _ in range(replicas)]
         """Per replica, in the order of their tags."""
         self._apart: list[Batch] = []
         """Batches with a tag that may be higher than those of later ones, so that these must not wait for them."""
-        self._closings = 0
+        self._closings = self._last = 0
+        """How many batches have got a tag, and the serial of the last id."""
         self.top: Vector = {}
 
     def __len__(self) -> int:
         return len(self._batch_of)
 
-    def add(self, replica: int, identity: Hashable) -> None:
-        """Remember an id that a replica has written."""
-        self._add(self._open[replica], identity)
+    def __contains__(self, identity: Hashable) -> bool:
+        return identity in self._batch_of
+
+    def add(self, replica: int, identity: Hashable, serial: int) -> None:
+        """Remember an id that a replica has written. ``serial`` is larger than that of the last one."""
+        self.put(self._open[replica], replica, identity, serial)
 
     def find(self, replica: int, identity: Hashable) -> bool:
         """Return whether an id is remembered that a replica has written, and note that this replica has."""
@@ -70,31 +79,31 @@ class Remembered:
         if not batch.count and batch.tag is not None:
             self._take_out(batch)
 
-    def end_transaction(self, replica: int, tag: Vector, serial: int) -> None:
+    def end_transaction(self, replica: int, tag: Vector) -> None:
         """Give the ids of a replica's current transaction their tag, and begin the next one."""
-        batch = self._end(replica, tag, serial)
+        batch = self._end(replica, tag)
         if batch.count:
             self._append(batch)
 
-    def abandon_transaction(self, replica: int, ends: Vector, serial: int) -> None:
+    def abandon_transaction(self, replica: int, ends: Vector) -> None:
         """Begin another transaction of a replica, although it is not known where the current one ended.
 
         ``ends``: the ends of the input now, which are beyond that.
         """
-        batch = self._end(replica, ends, serial)
+        batch = self._end(replica, ends)
         if batch.count:
-            self._set_apart(batch)
+            self.set_apart(batch)
 
     def forget_transaction(self, replica: int) -> None:
         """Forget the ids of a replica's current transaction, but not those that others have written first."""
         batch = self._open[replica]
         self._remove(batch)
-        self._open[replica] = Batch(replica, batch.serial)
+        self._open[replica] = Batch(replica)
         self._open[replica].ids = [identity for identity in batch.ids if identity in self._batch_of]
 
     def discard_transaction(self, replica: int) -> None:
         """Forget all ids that a replica has written in its current transaction."""
-        batch, self._open[replica] = self._open[replica], Batch(replica, self._open[replica].serial)
+        batch, self._open[replica] = self._open[replica], Batch(replica)
         for identity in batch.ids:
             if identity in self._batch_of:
                 self.discard(identity)
@@ -126,49 +135,64 @@ class Remembered:
                 count += batch.count
         return count
 
+    def change_tags(self, change: Callable[[Vector], Vector]) -> None:
+        """Change all tags in the same way. A tag that is higher than another one must not become lower than that."""
+        self.top = change(self.top)
+        for batch in self._all():
+            batch.tag = change(batch.tag) if batch.tag is not None else None
+
     def oldest_serial(self) -> int | None:
         """Return a serial that is at most that of the oldest id, or None if there is none."""
-        batches = [*self._open, *self._firsts()]
-        return min((batch.serial for batch in batches if batch.count), default=None)
+        return min((first for _, first, _ in (*self._untagged(), *self._tagged())), default=None)
+
+    def put(self, batch: Batch, replica: int, identity: Hashable, serial: int) -> None:
+        """Put an id that was delivered from a replica into a batch."""
+        self._batch_of[identity] = batch
+        batch.ids.append(identity)
+        batch.count += 1
+        first, _ = batch.spans.get(replica, (serial, serial))
+        batch.spans[replica] = first, serial
+        self._last = serial
+
+    def set_apart(self, batch: Batch) -> None:
+        """Take a new batch with a tag, for which no other one has to wait."""
+        self._closings += 1
+        batch.closed = self._closings
+        self._apart.append(batch)
 
     def _firsts(self) -> list[Batch]:
         """Return the batches with a tag that do not have to wait for another one of their replica."""
         return [*self._apart, *(closed[0] for closed in self._closed if closed)]
 
-    def _add(self, batch: Batch, identity: Hashable) -> None:
-        self._batch_of[identity] = batch
-        batch.ids.append(identity)
-        batch.count += 1
-
-    def _end(self, replica: int, tag: Vector, serial: int) -> Batch:
+    def _end(self, replica: int, tag: Vector) -> Batch:
         """Return the replica's current transaction with a tag and all ids that get it, and begin the next one."""
-        batch, self._open[replica] = self._open[replica], Batch(replica, serial)
+        batch, self._open[replica] = self._open[replica], Batch(replica)
         batch.tag = dict(tag)
         self.top = highest(self.top, tag)
+        others: set[int] = set()
         for identity in batch.ids:
             there = self._batch_of.get(identity)
             if there is not None and there is not batch and there.tag is None:
                 there.count -= 1
                 batch.count += 1
-                batch.serial = min(batch.serial, there.serial)
                 self._batch_of[identity] = batch
+                others.add(there.owner)
+        for other in others:
+            batch.spans |= self._open[other].spans
         return batch
 
     def _append(self, batch: Batch) -> None:
         closed = self._closed[batch.owner]
         self._closings += 1
         batch.closed = self._closings
-        for earlier in reversed(closed):
-            if earlier.serial <= batch.serial:
-                break
-            # So that the first batch has the smallest serial.
-            earlier.serial = batch.serial
+        for replica, (first, last) in batch.spans.items():
+            # So that the spans of the first batch begin before those of all others.
+            for earlier in reversed(closed):
+                there, _ = earlier.spans.get(replica, (last + 1, last))
+                if there <= first:
+                    break
+                earlier.spans[replica] = first, last
         closed.append(batch)
-
-    def _set_apart(self, batch: Batch) -> None:
-        self._closings += 1
-        batch.closed = self._closings
-        self._apart.append(batch)
 
     def _take_out(self, batch: Batch) -> None:
         """Take a batch with a tag out of the list in which it is."""
@@ -178,17 +202,29 @@ class Remembered:
         for identity in batch.ids:
             if self._batch_of.get(identity) is batch:
                 del self._batch_of[identity]
+        batch.count = 0
 
     # The rest saves and restores.
 
     def summary(self) -> dict[str, Any]:
-        """Return what `recall` needs in addition to the ids."""
-        return {"top": dict(self.top), "open": [[batch.serial, batch.count] for batch in self._open]}
+        """Return what `Recall` needs in addition to the ids."""
+        return {"top": dict(self.top), "untagged": self._untagged(), "tagged": self._tagged()}
+
+    def _untagged(self) -> list[Span]:
+        """Return the span of each replica's current transaction, if that has ids."""
+        return [(number, *batch.spans[number]) for number, batch in enumerate(self._open) if batch.count]
+
+    def _tagged(self) -> list[Span]:
+        """Return spans that contain all ids with a tag. Some that were forgotten may be among them."""
+        firsts = [closed[0] for closed in self._closed if closed]
+        spans = [(replica, first, self._last) for batch in firsts for replica, (first, _) in batch.spans.items()]
+        spans += [(replica, *span) for batch in self._apart for replica, span in batch.spans.items()]
+        return joined(spans, SPANS_MAX)
 
     def batches(self) -> list[list[Any]]:
-        """Return all batches in order: owner, serial, tag or None, whether it is apart, and ids."""
+        """Return all batches in order: owner, tag or None, whether it is apart, and ids."""
         return [
-            [batch.owner, batch.serial, batch.tag and dict(batch.tag), batch in self._apart, ids]
+            [batch.owner, batch.tag and dict(batch.tag), batch in self._apart, ids]
             for batch in self._all()
             if (ids := [identity for identity in batch.ids if self._batch_of.get(identity) is batch])
         ]
@@ -215,18 +251,16 @@ class Remembered:
         is at least that.
         """
         self.top = highest(summary["top"], ends)
-        for open_batch, (serial, _) in zip(self._open, summary["open"], strict=False):
-            open_batch.serial = serial
-        for owner, serial, tag, is_apart, ids in batches:
+        for owner, tag, is_apart, ids in batches:
             exists = owner < len(self._open)
-            batch = self._open[owner] if exists and tag is None else Batch(owner if exists else 0, serial)
+            batch = self._open[owner] if exists and tag is None else Batch(owner if exists else 0)
             for identity in ids:
-                self._add(batch, identity)
+                self.put(batch, batch.owner, identity, 0)
             if exists and tag is None:
                 continue
             batch.tag = self.top if tag is None else tag
             if is_apart or not exists:
-                self._set_apart(batch)
+                self.set_apart(batch)
             else:
                 self._append(batch)
         for number, noted in zip(range(len(self._open)), notes, strict=False):
@@ -234,25 +268,49 @@ class Remembered:
 
     def untagged_owners(self, summary: Mapping[str, Any], before: int) -> set[int]:
         """Return the replicas of which an id with a lower serial than ``before`` may have had no tag."""
-        opened = enumerate(summary["open"][: len(self._open)])
-        return {number for number, (serial, count) in opened if count and serial < before}
+        return {number for number, first, _ in summary["untagged"] if number < len(self._open) and first < before}
 
-    def recall(self, summary: Mapping[str, Any], delivered: Iterable[tuple[int, int, Hashable]]) -> None:
-        """Remember the ids that were delivered: the serial of each, the replica, and the id.
 
-        Their tags are not known any more. Those that may have one get ``top``. Those of the replicas' current
-        transactions have none, unless another replica has written them before the end of one of its own.
-        """
-        opened = [serial for serial, _ in summary["open"]]
-        tagged: dict[int, Batch] = {}
-        for serial, owner, identity in delivered:
-            if identity in self._batch_of:
-                continue
-            if owner < min(len(opened), len(self._open)) and serial >= opened[owner]:
-                batch = self._open[owner]
-            else:
-                batch = tagged.setdefault(owner, Batch(min(owner, len(self._open) - 1), serial))
-                batch.tag = self.top
-            self._add(batch, identity)
-        for batch in tagged.values():
-            self._set_apart(batch)
+class Recall:
+    """Call it with the serial, the replica and the id of each message that was delivered, in order.
+
+    Those are remembered again that are in a span of the summary. Their tags are not known any more. Those that may have
+    one get the highest of these. The others get the ``ends`` of the input, because no replica has consumed more.
+    """
+
+    def __init__(self, memory: Remembered, summary: Mapping[str, Any], ends: Callable[[], Vector]) -> None:
+        """``summary``: `Remembered.summary`. ``ends``: returns the ends of the input now, if they are needed."""
+        self._memory = memory
+        self._untagged = {replica: (first, last) for replica, first, last in summary["untagged"]}
+        self._tags = {
+            False: dict(summary["top"]),
+            True: highest(summary["top"], ends() if self._untagged else {}),
+        }
+        memory.top = highest(memory.top, self._tags[True])
+        self._tagged: dict[int, deque[tuple[int, int]]] = {}
+        """By replica, the spans that are not passed yet."""
+        for replica, first, last in summary["tagged"]:
+            self._tagged.setdefault(replica, deque()).append((first, last))
+        self._batches: dict[tuple[int, bool], Batch] = {}
+        """The current batch, by replica, and by whether the ids in it may have no tag."""
+
+    def __call__(self, serial: int, replica: int, identity: Hashable) -> None:
+        """Remember an id again, if it may have been remembered."""
+        first, last = self._untagged.get(replica, (1, 0))
+        has_none = first <= serial <= last
+        spans = self._tagged.get(replica)
+        while spans and spans[0][1] < serial:
+            spans.popleft()
+            self._batches.pop((replica, False), None)
+        if not (has_none or (spans and spans[0][0] <= serial)):
+            return
+        if identity in self._memory:
+            # It was forgotten, and delivered again after a reset.
+            self._memory.discard(identity)
+        batch = self._batches.get((replica, has_none))
+        if batch is None or not batch.count:
+            # There is none yet, or it was forgotten.
+            batch = self._batches[replica, has_none] = Batch(replica)
+            batch.tag = self._tags[has_none]
+            self._memory.set_apart(batch)
+        self._memory.put(batch, replica, identity, serial)

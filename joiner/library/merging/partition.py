@@ -10,6 +10,7 @@ import msgspec
 
 from broker.times import parse_time
 from broker.wire.records import Watermark, is_watermark
+from joiner.library.merging.leads import Leads
 from joiner.library.merging.protocol import ReplicaUnion, Verdict
 
 IDENTITY_LENGTH_MAX: Final = 64
@@ -43,18 +44,29 @@ class MergedPartition:
 
     def __init__(self, union: ReplicaUnion, applications: frozenset[str], time_unit: str) -> None:
         self.union, self._applications, self._time_unit = union, applications, time_unit
+        self.count = 0
+        """How many messages were delivered. It numbers the next one."""
+        self.leads = Leads()
         self.verdicts: Counter[tuple[str, int]] = Counter()
         """How many messages of each replica were delivered (`Verdict.DELIVER`), dropped or made to wait."""
         self._watermarks: dict[tuple[str | None, str | None], int] = {}
 
-    def offer(self, replica: int, value: bytes | None) -> Verdict:
-        """Decide about a message that is not a start record. Raises `MergeError` if it holds many results."""
+    def offer(self, replica: int, value: bytes | None, time_ms: int = 0) -> Verdict:
+        """Decide about a message that is not a start record, with its timestamp.
+
+        Raises `MergeError` if it holds many results.
+        """
         if is_watermark(value):
             verdict = self._offer_watermark(replica, value or b"")
         elif (identity := self.identity(value)) is None:
             verdict = Verdict.DELIVER
         else:
-            verdict = self.union.on_result(replica, identity)
+            verdict = self.union.on_result(replica, identity, self.count)
+            if verdict is Verdict.DELIVER:
+                self.leads.note_first(self.count, replica, identity, time_ms)
+            elif verdict is Verdict.KNOWN:
+                self.leads.note_later(replica, identity, time_ms)
+        self.count += verdict is Verdict.DELIVER
         self.verdicts[verdict.value, replica] += 1
         return verdict
 

@@ -39,6 +39,15 @@ is treated alike. If the only complete replica goes back, as after a reset of th
 lowered to its vector: nothing is lost, and what was forgotten is delivered again, as in an application without
 replicas. If the only complete replica begins at a later vector, what it skips may be lost, because what the others
 wrote of that was dropped. An operator must therefore not reset a replica while no other one is complete.
+
+**Input topics** may be added and removed, each time by a reset. A topic that a replica has ceased to read, and that no
+accepted one reads, is taken out of the floor and of all tags: what depends on it is not written any more, and no vector
+would ever reach it. If a topic was recreated, its offsets begin anew. So when the only complete replica goes back, tags
+that are beyond the ends of the input become these ends.
+
+**Restarts.** A reader that does not save the ids reads what it has delivered again (see `recall`), and remembers what
+was remembered, which the *serials* tell: the numbers of the messages that it has delivered. The tags are not known any
+more, and become as high as they may be.
 """
 
 from __future__ import annotations
@@ -48,11 +57,15 @@ from enum import Enum
 from itertools import combinations
 from typing import Any, Final
 
-from joiner.library.merging.memory import Remembered
-from joiner.library.merging.vectors import Vector, highest, lowest, reached
+from joiner.library.merging.memory import Recall, Remembered
+from joiner.library.merging.replica import Replica, find_complete
+from joiner.library.merging.vectors import Vector, highest, lowest, reached, without
 
 REMEMBERED_MAX: Final = 100_000
 """How many ids are remembered at most per partition, unless a caller says otherwise."""
+
+RECALLED_MORE: Final = 100_000
+"""How many more may be remembered for a moment after a restart, because ids that were forgotten may be among them."""
 
 
 class Verdict(Enum):
@@ -66,25 +79,6 @@ class Verdict(Enum):
     WAIT = "wait"
     """Memory is full. Offer the id again after the next start record of another replica, and until then nothing else of
     its replica."""
-
-
-class Replica:
-    """What is known of one replica."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.start: Vector = {}
-        """Its last start vector. Before the first one, without topics."""
-        self.is_accepted = self.is_complete = number == 0
-        self.accepted_at: Vector = {}
-        self.has_written = False
-        """Whether it has written ids since its last start record."""
-        self.has_forgotten = False
-        """Whether ids of its current transaction were forgotten, so that their tag is not known yet."""
-
-    def ignore(self) -> None:
-        """Do not accept it any more."""
-        self.is_accepted = self.is_complete = self.has_forgotten = False
 
 
 class ReplicaUnion:
@@ -119,44 +113,45 @@ class ReplicaUnion:
         return [one.number for one in self._replicas if one.is_complete]
 
     def topics(self) -> set[str]:
-        """Return the input topics in the start vectors."""
-        return {topic for one in self._replicas for topic in (*one.start, *one.accepted_at)} | set(self._floor)
+        """Return the input topics of which the ends may be needed."""
+        return {topic for one in self._replicas for topic in one.topics}.union(self._floor, self._memory.top)
 
     def goes_back(self, replica: int, start: Vector) -> bool:
         """Return whether a start vector says that the replica was reset."""
-        one = self._replicas[replica]
-        return not reached(start, one.start) or (one.has_written and start == one.start)
+        return self._replicas[replica].goes_back(start)
 
-    def on_start(self, replica: int, start: Vector, serial: int = 0, ends: Vector | None = None) -> bool:
+    def on_start(self, replica: int, start: Vector, ends: Vector | None = None) -> bool:
         """Note the start vector of a replica's next transaction. Return whether the only complete replica went back.
 
-        Then results may be delivered again and, if it is founded anew, be missing. ``serial``: see `recall`. ``ends``:
-        the ends of the input `topics` now. They are needed if the replica `goes_back`; otherwise, raises ValueError.
+        Then results may be delivered again and, if it is founded anew, be missing. ``ends``: the ends of the input
+        `topics` now. They are needed if the replica `goes_back`; otherwise, raises ValueError.
         """
         one = self._replicas[replica]
-        goes_back, has_forgotten = self.goes_back(replica, start), one.has_forgotten
+        goes_back, has_forgotten = one.goes_back(start), one.has_forgotten
         is_only = goes_back and self.complete == [replica]
         if goes_back:
             if ends is None:
                 raise ValueError("where the replica goes back, the ends of the input are needed")
-            self._memory.abandon_transaction(replica, ends, serial)
+            self._memory.abandon_transaction(replica, ends)
             if is_only:
                 self._floor = lowest([self._floor, start])
+                self._memory.change_tags(lambda tag: lowest([tag, ends]))
             else:
                 one.ignore()
         else:
-            self._memory.end_transaction(replica, start, serial)
-        one.start, one.has_written, one.has_forgotten = dict(start), False, False
-        if has_forgotten and not goes_back:
+            self._memory.end_transaction(replica, start)
+        one.begin(start)
+        self._leave_topics()
+        if has_forgotten:
             self._raise_floor(start)
         if not one.is_accepted and self._may_accept(one):
             one.is_accepted, one.is_complete, one.accepted_at = True, False, one.start
-        self._find_complete()
+        find_complete(self._replicas)
         self._forget()
         return is_only
 
-    def on_result(self, replica: int, identity: Hashable) -> Verdict:
-        """Decide about an id that a replica has written."""
+    def on_result(self, replica: int, identity: Hashable, serial: int = 0) -> Verdict:
+        """Decide about an id that a replica has written. ``serial``: its number if it is delivered (see `recall`)."""
         one = self._replicas[replica]
         one.has_written = True
         is_known = self._memory.find(replica, identity)
@@ -175,18 +170,18 @@ class ReplicaUnion:
                 return self._without_room(one)
             if replica not in self.accepted:
                 return Verdict.IGNORED
-        self._memory.add(replica, identity)
+        self._memory.add(replica, identity, serial)
         return Verdict.DELIVER
 
-    def lose(self, replica: int, ends: Vector, serial: int = 0) -> bool:
+    def lose(self, replica: int, ends: Vector) -> bool:
         """Note that some messages of a replica cannot be read any more. Return False if that loses results.
 
-        ``ends``: the ends of the input `topics` now. ``serial``: see `recall`.
+        ``ends``: the ends of the input `topics` now.
         """
         one = self._replicas[replica]
         if self.complete == [replica]:
             return False
-        self._memory.abandon_transaction(replica, ends, serial)
+        self._memory.abandon_transaction(replica, ends)
         one.ignore()
         one.start, one.has_written = {}, False
         return True
@@ -200,14 +195,13 @@ class ReplicaUnion:
         is_known = bool(one.start) and not any(other.has_forgotten for other in self._replicas)
         return is_known and reached(one.start, self._floor)
 
-    def _find_complete(self) -> None:
-        """Find the accepted replicas that have become complete. Each may make others complete."""
-        for _ in self._replicas:
-            for one in self._replicas:
-                one.is_complete = one.is_complete or (
-                    one.is_accepted
-                    and any(other.is_complete and reached(other.start, one.accepted_at) for other in self._replicas)
-                )
+    def _leave_topics(self) -> None:
+        """Take topics out of all vectors that a replica has ceased to read, and no accepted one reads."""
+        removed = {topic for one in self._replicas for topic in one.removed}
+        removed -= {topic for one in self._replicas if one.is_accepted for topic in one.topics}
+        if removed & {*self._floor, *self._memory.top}:
+            self._floor = without(self._floor, removed)
+            self._memory.change_tags(lambda tag: without(tag, removed))
 
     def _forget(self) -> None:
         """Forget the ids that no replica will write again."""
@@ -257,17 +251,7 @@ class ReplicaUnion:
         return {
             "floor": dict(self._floor),
             "memory": self._memory.summary(),
-            "replicas": [
-                {
-                    "start": dict(one.start),
-                    "accepted": one.is_accepted,
-                    "complete": one.is_complete,
-                    "written": one.has_written,
-                    "accepted_at": dict(one.accepted_at),
-                    "forgotten": one.has_forgotten,
-                }
-                for one in self._replicas
-            ],
+            "replicas": [one.summary() for one in self._replicas],
         }
 
     def state(self) -> dict[str, Any]:
@@ -281,12 +265,11 @@ class ReplicaUnion:
         input `topics`. Raises ValueError if none of the replicas that remain is complete.
         """
         for one, saved in zip(self._replicas, state["replicas"], strict=False):
-            one.start, one.accepted_at = dict(saved["start"]), dict(saved["accepted_at"])
-            one.is_accepted, one.is_complete = saved["accepted"], saved["complete"]
-            one.has_written, one.has_forgotten = saved["written"], saved["forgotten"]
+            one.restore(saved)
         if not self.complete:
             raise ValueError("only a replica that no longer exists has delivered everything")
         self._floor = dict(state["floor"])
+        self._memory.top = state["memory"]["top"]
         gone = ends() if len(state["replicas"]) > len(self._replicas) else {}
         self._memory.restore(state["memory"], state.get("batches", ()), state.get("notes", ()), gone)
         self._tidy()
@@ -296,22 +279,26 @@ class ReplicaUnion:
         summary: Mapping[str, Any],
         delivered: Iterable[tuple[int, int, Hashable]],
         written: Iterable[tuple[int, Hashable]],
+        ends: Callable[[], Vector],
     ) -> None:
         """After restoring a `summary`, remember again the ids that were delivered since `oldest_serial`.
 
-        ``delivered``: the serial of each id, the replica from which it was delivered, and the id. Serials are chosen by
-        the caller, for example offsets in its own output, and grow with each id that is delivered. The serial given to
-        `on_start` must be at most that of the next id and, if the replica `goes_back`, larger than that of the one
-        before. If there are ids that were forgotten already, it does no harm that they are remembered again.
-
-        ``written``: the replica and the id of everything that the replicas have written since their last start records
-        and that was decided about. What of it another replica was first to write is noted again.
+        ``delivered``: the serial of each id, the replica from which it was delivered, and the id. The caller numbers
+        what it delivers: each serial is larger than the one before. ``written``: the replica and the id of what each
+        replica has written since its last start record. It is used for one replica alone. ``ends``: returns the ends of
+        the input `topics` now, if they are needed. Raises ValueError if memory does not suffice.
         """
-        if self._is_alone:
-            delivered = (one for one in delivered if one[1] != 0)
-        self._memory.recall(summary["memory"], delivered)
-        for replica, identity in written:
-            if self._memory.find(replica, identity) and self._is_alone:
+        recall, most = Recall(self._memory, summary["memory"], ends), self._limit + RECALLED_MORE
+        for serial, replica, identity in delivered:
+            if len(self._memory) >= most:
+                self._make_room()
+            if len(self._memory) >= most:
+                message = f"more than {most} ids must be remembered"
+                raise ValueError(message)
+            if replica or not self._is_alone:
+                recall(serial, replica, identity)
+        for replica, identity in written if self._is_alone else ():
+            if replica == 0 and self._memory.find(0, identity):
                 self._memory.discard(identity)
         self._tidy()
 

@@ -158,8 +158,10 @@ class MergedReader:
         except msgspec.DecodeError as error:
             message = f"this is not the state of a reader: {error}"
             raise ValueError(message) from error
-        if (version := saved.get("format", 0)) > FORMAT_VERSION:
-            message = f"the state was saved by a later release (format {version}): use that release"
+        if (version := saved.get("format")) != FORMAT_VERSION:
+            message = (
+                f"the state was saved by another release (format {version}): use that one, or begin without a state"
+            )
             raise ValueError(message)
         if saved.get("topic") != self._topic:
             message = f"the state is of the topic {saved.get('topic')!r}, not of {self._topic!r}"
@@ -176,7 +178,11 @@ class MergedReader:
             if number in self._numbers:
                 place = self._topic, number
                 union = self._merged[place].union
-                union.restore(state, partial(input_ends, self._consumer, union, place))
+                try:
+                    union.restore(state, partial(input_ends, self._consumer, union, place))
+                except (KeyError, TypeError, ValueError) as error:
+                    message = f"the state of partition {number} cannot be continued: {error!r}"
+                    raise ValueError(message) from error
                 self._lose(union, replaced, place)
         return {(topic, number): at for topic, number, at in saved["positions"] if topic not in replaced}
 

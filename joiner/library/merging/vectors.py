@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 Vector = Mapping[str, int]
 """An offset for each input topic."""
@@ -26,3 +26,8 @@ def lowest(vectors: Iterable[Vector]) -> dict[str, int]:
         for topic, offset in first.items()
         if all(topic in other for other in others)
     }
+
+
+def without(vector: Vector, topics: Collection[str]) -> dict[str, int]:
+    """Return a vector without these topics."""
+    return {topic: offset for topic, offset in vector.items() if topic not in topics}

@@ -83,6 +83,24 @@ def test_a_batch_holds_few_results_although_messages_hold_many_more_than_before(
     assert [wait_s > 0 for wait_s in consumer.waits_s] == [True, False, False, False, True], "while enough is there"
 
 
+def test_which_replica_was_first_is_counted_in_merged_topics(
+    consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ResultReader, "_make_consumer", lambda _: consumer)
+    own = {"batch_records": BATCH_RECORDS, "merged": True}
+    settings = DbConnectorSettings.model_validate({"db_connector": own})
+    reader = ResultReader(settings, FakeInflux(), threading.Event(), heartbeat=lambda: None, on_assigned=lambda: None)
+    assign(reader, consumer)
+    headers: list[Any] = [[("lsb-replica", b"1")], None, [("lsb-replica", b"many")], [("lsb-replica", b"0")]] * 2
+    for offset, found in enumerate(headers):
+        one = message(offset, 4)
+        one.headers = lambda found=found: found
+        consumer.given.append(one)
+    for _ in range(9):
+        reader.read(lambda: None)
+    assert reader.firsts == {0: 2, 1: 2}, "although some were read ahead"
+
+
 def test_what_was_read_ahead_of_a_partition_is_dropped_if_it_was_revoked_before_the_batch(
     reader: ResultReader, consumer: FakeConsumer
 ) -> None:

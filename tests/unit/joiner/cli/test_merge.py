@@ -15,6 +15,7 @@ from joiner.cli.main import build_parser
 from joiner.cli.merging import merger
 from joiner.cli.merging.command import merge
 from joiner.cli.merging.merger import MergeMetrics, Merger
+from joiner.cli.merging.serial_index import SerialIndex
 from joiner.runtime.kafka.topics import TopicReplaced
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
@@ -64,6 +65,9 @@ class Sessions:
     def verdicts(self) -> Counter[tuple[str, ...]]:
         return Counter()
 
+    def leads(self) -> tuple[Counter[tuple[str, ...]], Counter[tuple[str, ...]]]:
+        return Counter({("out", "1"): self.begun}), Counter({("out", "1"): 500 * self.begun})
+
     def close(self) -> None:
         pass
 
@@ -97,6 +101,18 @@ def test_a_topic_that_was_replaced_begins_another_session_instead_of_telling_to_
     assert "joiner reset" not in caplog.text
 
 
+def test_leads_are_counted_over_all_sessions(sessions: Sessions) -> None:
+    registry = CollectorRegistry()
+    one = Merger(make_settings(application={"replicas": 2}), ManualClock(), MergeMetrics(Readings(registry)))
+    sessions.merger = one
+    Watch.found.append(TopicReplaced("", ["machine.out.r1"]))
+    one.run()
+    labels = {"topic": "out", "replica": "1"}
+    assert sessions.begun == 2
+    assert registry.get_sample_value("lsb_joiner_merge_leads_total", labels) == 1 + 2
+    assert registry.get_sample_value("lsb_joiner_merge_lead_seconds_total", labels) == 0.5 + 1.0
+
+
 def test_a_process_that_waits_for_its_turn_is_ready(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = iter([False, True])
     one = sessions.merger
@@ -117,6 +133,22 @@ def test_topics_with_other_partitions_end_merging(sessions: Sessions) -> None:
     assert sessions.merger is not None
     with pytest.raises(TopicError, match="other partitions"):
         sessions.merger.run()
+
+
+def test_the_offset_of_a_serial_is_found_although_only_some_are_known() -> None:
+    index = SerialIndex()
+    index.add(0, 5)
+    index.add(0, 9)
+    for serial in range(10, 100_000, 10):
+        index.add(serial, 2 * serial + 7)
+    assert index.find(3) == (5, 0)
+    for wanted in (50_000, 77_777, 99_991):
+        offset, serial = index.find(wanted)
+        assert wanted - 1_000 < serial <= wanted
+        assert offset == 2 * serial + 7
+    index.add(10**6, 10**7)
+    assert index.find(10**6) == (10**7, 10**6)
+    assert index.find(10**6 + 5) == (10**7, 10**6)
 
 
 @pytest.mark.parametrize(

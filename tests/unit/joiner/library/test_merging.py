@@ -7,14 +7,16 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
-from broker.kafka.replicas import merged_topic, replica_name
+from broker.kafka.replicas import REPLICA_HEADER, merged_topic, replica_name, replica_of
 from broker.kafka.topics import TopicFacts
 from broker.wire.start_records import encode_start, read_start
 from joiner.library.merging import reader as reading
 from joiner.library.merging.inputs import ReplicaInputs, Source
+from joiner.library.merging.leads import Leads
 from joiner.library.merging.partition import MergedPartition, MergeError
 from joiner.library.merging.protocol import ReplicaUnion, Verdict
 from joiner.library.merging.reader import MergedReader
@@ -42,6 +44,9 @@ class FakeMessage:
 
     def value(self) -> bytes | None:
         return self._parts[2]
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 10 * self._parts[1]
 
     def error(self) -> KafkaError | None:
         return self._parts[3]
@@ -112,18 +117,14 @@ class Reading:
     """Two replicas of one partition, read from a fake consumer."""
 
     def __init__(self, limit: int = 10, positions: dict[tuple[str, int], int] | None = None) -> None:
-        self.consumer, self.merged, self.returns = FakeConsumer(), partition(limit), 0
+        self.consumer, self.merged = FakeConsumer(), partition(limit)
         sources = {(OUT, 0): Source(0, (OUT, 0)), (OTHER, 0): Source(1, (OUT, 0))}
         self.inputs = ReplicaInputs(
             self.consumer,  # type: ignore[arg-type] # has what is needed of one
             sources,
             {(OUT, 0): self.merged},
             positions or {},
-            before_return=self._note,
         )
-
-    def _note(self) -> None:
-        self.returns += 1
 
     def read(self) -> list[str]:
         values = [message.value() for _, message in self.inputs.take(100, 0.0)]
@@ -181,16 +182,14 @@ def test_an_incomplete_replica_is_paused_while_memory_is_full_and_goes_on_in_ord
     assert two.inputs.positions() == {(OUT, 0): 5, (OTHER, 0): 5}, "what was not read while it was paused is read now"
 
 
-def test_the_caller_can_commit_before_a_vector_goes_back() -> None:
+def test_ids_of_a_replica_that_goes_back_are_kept_until_all_have_passed_the_ends_of_the_input() -> None:
     two = Reading()
     two.consumer.send(OUT, start(5))
     two.consumer.send(OTHER, start(5))
     two.read()
-    assert two.returns == 0
     two.consumer.ends["a"] = 12
     two.consumer.send(OTHER, result("x"), encode_start({}), start(9))
     two.read()
-    assert two.returns == 1
     assert two.merged.union.complete == [0]
     two.consumer.send(OTHER, start(11))
     two.consumer.send(OUT, start(11))
@@ -273,6 +272,37 @@ def test_dead_letters_of_other_programs_and_what_has_no_id_are_delivered_as_they
     assert merged.offer(0, own) is Verdict.KNOWN
 
 
+def test_by_how_much_a_replica_is_first_is_measured_for_some_ids() -> None:
+    leads = Leads()
+    for number in range(64):
+        leads.note_first(number, 1, f"x{number}", 1_000 + number)
+    for number in range(64):
+        leads.note_later(1, f"x{number}", 9_000)
+        leads.note_later(0, f"x{number}", 1_500 + number)
+        leads.note_later(2, f"x{number}", 9_000)
+    assert (leads.counts, leads.lead_ms) == ({1: 4}, {1: 4 * 500})
+    leads.note_first(64, 0, "y", 1_000)
+    leads.note_later(1, "y", 900)
+    assert (leads.counts[0], leads.lead_ms[0]) == (1, 0), "clocks may differ"
+
+
+def test_what_no_second_replica_writes_is_not_waited_for_without_end() -> None:
+    leads = Leads()
+    for number in range(0, 16 * 5_000, 16):
+        leads.note_first(number, 1, number, 0)
+    for number in range(0, 16 * 5_000, 16):
+        leads.note_later(0, number, 7)
+    assert leads.counts == {1: 1_000}
+
+
+def test_a_partition_measures_leads() -> None:
+    merged = partition()
+    merged.union.on_start(1, {"a": 0})
+    merged.offer(1, result("x"), 1_000)
+    merged.offer(0, result("x"), 1_250)
+    assert (merged.leads.counts, merged.leads.lead_ms) == ({1: 1}, {1: 250})
+
+
 def test_long_ids_are_remembered_by_their_hash() -> None:
     merged = partition()
     identity = merged.identity(result("x" * 200))
@@ -338,13 +368,39 @@ def test_a_topic_that_was_recreated_is_read_from_its_beginning(consumer: FakeCon
         open_reader(state=state)
 
 
-def test_a_state_of_a_later_release_is_refused(consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_of_another_release_is_refused(consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as later, open_reader() as reader:
         later.setattr(reading, "FORMAT_VERSION", 2)
         state = reader.state()
     assert consumer.assigned
-    with pytest.raises(ValueError, match="a later release"):
+    with pytest.raises(ValueError, match=r"another release \(format 2\)"):
         open_reader(state=state)
+
+
+@pytest.mark.usefixtures("consumer")
+def test_a_state_with_other_contents_is_refused() -> None:
+    with open_reader() as reader:
+        saved = msgspec.msgpack.decode(reader.state())
+    del saved["unions"][0][1]["memory"]
+    with pytest.raises(ValueError, match=r"the state of partition 0 cannot be continued.*memory"):
+        open_reader(state=msgspec.msgpack.encode(saved))
+    del saved["format"]
+    with pytest.raises(ValueError, match="another release"):
+        open_reader(state=msgspec.msgpack.encode(saved))
+
+
+def test_a_merged_message_says_which_replica_was_first() -> None:
+    for headers, number in (
+        ([("other", b"7"), (REPLICA_HEADER, b"2")], 2),
+        ({REPLICA_HEADER: b"0"}, 0),
+        ([(REPLICA_HEADER, b"")], None),
+        ([(REPLICA_HEADER, b"12")], None),
+        ([(REPLICA_HEADER, b"x")], None),
+        ([(REPLICA_HEADER, None)], None),
+        ([], None),
+        (None, None),
+    ):
+        assert replica_of(headers) == number
 
 
 @pytest.mark.usefixtures("consumer")

@@ -345,7 +345,7 @@ def registries() -> list[CollectorRegistry]:
     database = TelemetryServer(ON)
     WriteTimes(database)
     thread: Any = SimpleNamespace(in_flight=0, writer=SimpleNamespace(failures=0, is_unavailable=False))
-    register_db_connector_metrics(database, DbProgress(), thread, lambda: {0: 5})
+    register_db_connector_metrics(database, DbProgress(), thread, lambda: {0: 5}, lambda: {1: 7})
     control = Metrics(Served().watchers)
     copying = TelemetryServer(ON)
     copied = RepartitionMetrics(copying.readings)
@@ -355,6 +355,7 @@ def registries() -> list[CollectorRegistry]:
     merged = MergeMetrics(merging.readings)
     merged.verdicts, merged.complete = {("out", "1", "known"): 3.0}, {("out", "1"): 2.0}
     merged.remembered = {("out",): 5.0}
+    merged.leads, merged.lead_ms = {("out", "1"): 2.0}, {("out", "1"): 80.0}
     return [one.registry for one in (runner.telemetry, bridge, database, control, copying, merging)]
 
 

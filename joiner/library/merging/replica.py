@@ -1,0 +1,73 @@
+"""What is known of one replica."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from joiner.library.merging.vectors import Vector, reached
+
+
+class Replica:
+    """What is known of one replica (see `protocol`)."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.start: Vector = {}
+        """Its last start vector. Before the first one, without topics."""
+        self.is_accepted = self.is_complete = number == 0
+        self.accepted_at: Vector = {}
+        self.has_written = False
+        """Whether it has written ids since its last start record."""
+        self.has_forgotten = False
+        """Whether ids of its current transaction were forgotten, so that their tag is not known yet."""
+        self.topics: set[str] = set()
+        """The topics of its last start vector that was not empty."""
+        self.removed: set[str] = set()
+        """Those of earlier ones that it does not read any more."""
+
+    def goes_back(self, start: Vector) -> bool:
+        """Return whether a start vector says that it was reset."""
+        return not reached(start, self.start) or (self.has_written and start == self.start)
+
+    def ignore(self) -> None:
+        """Do not accept it any more."""
+        self.is_accepted = self.is_complete = self.has_forgotten = False
+
+    def begin(self, start: Vector) -> None:
+        """Begin a transaction at a vector. If that is empty, the next one tells where what was forgotten ends."""
+        self.start, self.has_written = dict(start), False
+        if start:
+            self.has_forgotten = False
+            self.removed = (self.removed | self.topics) - start.keys()
+            self.topics = set(start)
+
+    def summary(self) -> dict[str, Any]:
+        """Return all of it, as a JSON object."""
+        return {
+            "start": dict(self.start),
+            "accepted": self.is_accepted,
+            "complete": self.is_complete,
+            "written": self.has_written,
+            "accepted_at": dict(self.accepted_at),
+            "forgotten": self.has_forgotten,
+            "topics": sorted(self.topics),
+            "removed": sorted(self.removed),
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Continue from a `summary`."""
+        self.start, self.accepted_at = dict(saved["start"]), dict(saved["accepted_at"])
+        self.is_accepted, self.is_complete = saved["accepted"], saved["complete"]
+        self.has_written, self.has_forgotten = saved["written"], saved["forgotten"]
+        self.topics, self.removed = set(saved["topics"]), set(saved["removed"])
+
+
+def find_complete(replicas: Sequence[Replica]) -> None:
+    """Find the accepted replicas that have become complete. Each may make others complete."""
+    for _ in replicas:
+        for one in replicas:
+            one.is_complete = one.is_complete or (
+                one.is_accepted
+                and any(other.is_complete and reached(other.start, one.accepted_at) for other in replicas)
+            )
