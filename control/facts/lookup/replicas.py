@@ -16,6 +16,7 @@ from broker.kafka.topics import topic_facts
 from control.facts.lookup.leads import STRETCH_MS, Leads, ResultLog, leads_of
 from control.facts.lookup.tail import Limits, Tail, make_tail_reader
 from joiner.runtime.kafka.clients import log_range, make_admin
+from joiner.runtime.membership.status.merging import MergedReplica, decode_replicas
 
 if TYPE_CHECKING:
     from control.facts.lookup.one_at_a_time import Deadline
@@ -56,24 +57,6 @@ class ReplicasRead(NamedTuple):
     merged: Merged | None
 
 
-class _Replica(msgspec.Struct):
-    accepted: bool
-    complete: bool
-
-
-class _Union(msgspec.Struct):
-    replicas: list[_Replica]
-
-
-class _Progress(msgspec.Struct):
-    """The part of the record that is needed here; docs/formats.md describes all of it."""
-
-    union: _Union
-
-
-_progress: Final = msgspec.json.Decoder(_Progress)
-
-
 def read_replicas(settings: JoinerSettings, clock: Clock, deadline: Deadline) -> ReplicasRead:
     """Read the ends of the replicas' results and of the state of merging. Topics that do not exist are left out.
 
@@ -86,7 +69,7 @@ def read_replicas(settings: JoinerSettings, clock: Clock, deadline: Deadline) ->
     topics = {number: topic for number, topic in topics.items() if topic in known}
     partitions = spread(settings.topics.partitions, PARTITIONS_MAX)
     logs = []
-    found: list[tuple[_Progress, int]] = []
+    found: list[tuple[list[MergedReplica], int]] = []
     with closing(make_tail_reader(settings)) as consumer:
         search = _Search(consumer, clock, deadline, len(partitions))
         for partition in partitions:
@@ -131,7 +114,7 @@ class _Search:
         log.since_ms = 0 if tail.is_whole else oldest_ms
         return log
 
-    def progress(self, topic: str, partition: int, key: str) -> tuple[_Progress, int] | None:
+    def progress(self, topic: str, partition: int, key: str) -> tuple[list[MergedReplica], int] | None:
         """Return the last record with a key, and when it was appended. Return None if it was not found near the end."""
         tail = Tail(
             self._consumer, self._clock, (topic, partition), log_range(self._consumer, topic, partition), limits=_STATE
@@ -140,19 +123,16 @@ class _Search:
             for message in reversed(part):
                 if message.key() != key.encode() or message.value() is None:
                     continue
-                try:
-                    found = _progress.decode(message.value() or b"")
-                except (msgspec.DecodeError, RecursionError):
-                    return None  # a later release has written it
-                return found, int(message.timestamp()[1])
+                found = decode_replicas(message.value() or b"")
+                return None if found is None else (found, int(message.timestamp()[1]))
         return None
 
 
-def _merged(found: list[tuple[_Progress, int]], replicas: int) -> Merged:
+def _merged(found: list[tuple[list[MergedReplica], int]], replicas: int) -> Merged:
     accepted, complete = [0] * replicas, [0] * replicas
-    for progress, _ in found:
+    for stored, _ in found:
         # There may have been more replicas, or fewer, when it was written.
-        for number, one in enumerate(progress.union.replicas[:replicas]):
+        for number, one in enumerate(stored[:replicas]):
             accepted[number] += one.accepted
             complete[number] += one.complete
     return Merged(len(found), accepted, complete, max(at_ms for _, at_ms in found))
