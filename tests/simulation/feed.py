@@ -109,7 +109,7 @@ def make_settings(draw: random.Random) -> JoinerSettings:
     }
     topics: dict[str, Any] = {"partitions": draw.choice([1, 2])}
     # Not drawn from the same numbers, so that the histories of a seed do not depend on it.
-    apart = _copy(draw)
+    apart = copied(draw)
     application["results"] = "compact" if application["snapshot_interval"] == "5s" else apart.choice(["full", "arrow"])
     topics["data_format"] = apart.choice(["json", "json", "json", "arrow"])
     # An application with aligns writes its rows as JSON.
@@ -131,15 +131,16 @@ def make_settings(draw: random.Random) -> JoinerSettings:
 
 def make_feed(draw: random.Random, settings: JoinerSettings, count: int) -> list[Step]:
     """Return about ``count`` steps for the inputs of an application."""
-    apart = _copy(draw)
+    apart = copied(draw)
     steps = _Feeder(draw, settings).steps(count)
     return _in_batches(apart, steps) if settings.topics.has_rows else steps
 
 
-def _copy(draw: random.Random) -> random.Random:
-    copied = random.Random()
-    copied.setstate(draw.getstate())
-    return copied
+def copied(draw: random.Random) -> random.Random:
+    """Return a generator of the same numbers, so that something new can be drawn without changing what is drawn."""
+    copy = random.Random()
+    copy.setstate(draw.getstate())
+    return copy
 
 
 def _in_batches(draw: random.Random, steps: Iterable[Step]) -> list[Step]:

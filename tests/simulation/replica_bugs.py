@@ -13,9 +13,13 @@ import msgspec
 
 from broker.wire.start_records import encode_start
 from joiner.runtime.kafka import transaction
+from joiner.runtime.kafka.clients import log_ends
 from joiner.runtime.kafka.readers import Readers
+from joiner.runtime.kafka.snapshot_log import Records
 from joiner.runtime.kafka.transaction import UnitTransactions, _StartRecords
+from joiner.runtime.model import RESET_RUN, checkpoint_key, encode
 from joiner.runtime.ownership import claim, foundation
+from joiner.runtime.ownership.assignment import AssignmentManager
 from joiner.runtime.ownership.eligibility import log_ranges
 from joiner.runtime.ownership.foundation import Foundation
 from joiner.runtime.task.unit import Unit
@@ -58,6 +62,11 @@ def a_beginning_is_not_told() -> AbstractContextManager[None]:
     return changed(claim, "_starts", lambda _found, claimed, _dangling: [claimed.offsets])
 
 
+def a_lost_beginning_is_not_missed() -> AbstractContextManager[None]:
+    """A claim does not notice that Kafka has rolled back the start record with an empty vector of the one before."""
+    return changed(_StartRecords, "begins", lambda *_given: False)
+
+
 def resolving_is_not_told() -> AbstractContextManager[None]:
     """A claim that resolves transactions writes a start record with the vector at which it begins."""
     right = claim._starts  # noqa: SLF001 - it decides what a claim writes
@@ -67,6 +76,41 @@ def resolving_is_not_told() -> AbstractContextManager[None]:
 def blameless_without_a_proof() -> AbstractContextManager[None]:
     """A claim that resolves transactions assumes that Kafka has ended those of the unit correctly."""
     return changed(claim, "is_blameless", lambda *_given: True)
+
+
+def founding_is_not_fenced() -> AbstractContextManager[None]:
+    """Nothing ends the transactions of an earlier founder before a unit is founded."""
+
+    def ends(readers: Any, unit: int, _transactions: Any, _checkpoint: Any) -> dict[str, int]:
+        settings = readers.settings
+        return log_ends(readers.everything, [settings.state_topic, *settings.output_topics.values()], unit)
+
+    return changed(foundation, "fence_partitions", ends)
+
+
+def founding_begins_with_the_checkpoint() -> AbstractContextManager[None]:
+    """If a foundation takes several transactions, the first one contains the checkpoint."""
+    right = transaction.beginning
+
+    def wrong(state: Any, checkpoint: Any, snapshot: Any) -> Records:
+        deleted = len(right(state, checkpoint, None))
+        records = right(state, checkpoint, snapshot)
+        return [*records[:deleted], (checkpoint_key(checkpoint.unit), encode(checkpoint)), *records[deleted:]]
+
+    return changed(transaction, "beginning", wrong)
+
+
+def a_founder_counts_as_an_owner() -> AbstractContextManager[None]:
+    """A process that is fenced at its first claim gives the unit up, although the other one has only founded it."""
+    verify_first = AssignmentManager._verify_first  # noqa: SLF001 - it decides which runs may be claimed from
+
+    def wrong(self: Any, number: int, doubt: Any, *rest: Any, **more: Any) -> None:
+        verify_first(self, number, doubt, *rest, **more)
+        then = self._waiting[number]
+        if then.runs is not None and not getattr(doubt, "before", ""):
+            self._waiting[number] = then._replace(runs=then.runs - {RESET_RUN})
+
+    return changed(AssignmentManager, "_verify_first", wrong)
 
 
 def founding_commits_the_offsets_of_the_group() -> AbstractContextManager[None]:
@@ -113,8 +157,12 @@ REPLICA_BUGS: Final[dict[str, Bug]] = {
         start_is_the_end,
         only_output_has_starts,
         a_beginning_is_not_told,
+        a_lost_beginning_is_not_missed,
         resolving_is_not_told,
         blameless_without_a_proof,
+        founding_is_not_fenced,
+        founding_begins_with_the_checkpoint,
+        a_founder_counts_as_an_owner,
         founding_commits_the_offsets_of_the_group,
         founded_without_the_state,
         founded_at_the_end_of_the_input,

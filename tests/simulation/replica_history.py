@@ -25,7 +25,7 @@ from tests.simulation.memory_kafka import MemoryKafka
 from tests.simulation.memory_log import Transaction
 from tests.simulation.outcome import Outcome
 from tests.simulation.replica_incidents import ReplicaIncidents
-from tests.simulation.replica_verdict import written, wrong_starts, wrongly_merged
+from tests.simulation.replica_verdict import Claims, written, wrong_starts, wrongly_merged
 from tests.simulation.stage import CHUNK_BYTES, facts_of, on_stage
 from tests.simulation.temper import CALM, TEMPERS
 from tests.simulation.verdict import all_progress, judge, stable_ends
@@ -49,7 +49,7 @@ def play(seed: int) -> Outcome:
     history = ReplicaHistory(seed)
     # The topics in memory have no settings that could be checked.
     topics = changed(resetting, "ensure_topics", lambda *_given: facts_of(history.world.kafka))
-    with on_stage(history.world), topics, history.incidents.watching_foundations():
+    with on_stage(history.world), topics, history.incidents.watching_beginnings():
         history.world.play()
     return Outcome(seed, history.difference, history.world.counts, history.world.timeline)
 
@@ -113,6 +113,7 @@ class ReplicaHistory:
         self._act_from = 0
         self._feed_again_at = _FEED_AGAIN
         self._make_topics()
+        self._claims = Claims(self.world.kafka)
         now_s = self.world.clock_s
         names = [(0, "a"), (0, "b"), (1, "c"), (1, "d")]
         self._slots = [_Slot(self._named(*name), now_s + plan.choice([0, 0, 1, 5, 20])) for name in names]
@@ -268,7 +269,8 @@ class ReplicaHistory:
         kafka, has_forgotten = self.world.kafka, bool(self.world.counts["markers forgotten"])
         for settings in self.replicas:
             difference, findings = judge(kafka, settings)
-            difference = difference or wrong_starts(kafka, settings, self._draw, is_exact=not has_forgotten)
+            is_exact = not has_forgotten
+            difference = difference or wrong_starts(kafka, settings, self._draw, self._claims, is_exact=is_exact)
             if difference:
                 self._differ(f"{settings.application.name}:\n{difference}")
             elif findings is not None:

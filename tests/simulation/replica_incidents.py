@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from joiner.runtime.kafka.snapshot_log import beginning, cut
 from joiner.runtime.kafka.transaction import UnitTransactions
-from joiner.runtime.model import RESET_RUN, SLOTS, decode_manifest, manifest_key
+from joiner.runtime.model import RESET_RUN, SLOTS, Checkpoint, decode_manifest, manifest_key
 from joiner.runtime.settings import JoinerSettings
 from tests.simulation.bugs import changed
+from tests.simulation.feed import copied
 from tests.simulation.strangers import Strangers
 from tests.simulation.temper import DEADLY
 from tests.simulation.verdict import all_progress
@@ -26,6 +27,9 @@ class ReplicaIncidents:
         self._world, self._replicas, self._forgets = world, replicas, forgets
         self._draw = world.draw
         self._forgets_foundation = forgets > 0 and plan.random() < 0.5
+        apart = random.Random(copied(plan).random())
+        self._kills_second_founder = self._forgets_foundation and apart.random() < 0.7
+        self._forgets_beginning = forgets > 0 and apart.random() < 0.5
         self._removes = plan.random() < 0.5
         # Missing output is found from the older snapshot.
         self._needed = 1 + (forgets > 0)
@@ -51,26 +55,50 @@ class ReplicaIncidents:
 
     def cease(self) -> None:
         """Let nothing happen any more."""
-        self._world.kafka.forgets, self._forgets_foundation = None, False
+        self._world.kafka.forgets = None
+        self._forgets_foundation = self._kills_second_founder = self._forgets_beginning = False
         if self._strangers is not None:
             self._strangers.end()
             self._strangers = None
 
-    def watching_foundations(self) -> AbstractContextManager[None]:
-        """Patch the writing of foundations to count those of several transactions, and to forget markers of one."""
-        write = UnitTransactions.begin_anew
+    @contextmanager
+    def watching_beginnings(self) -> Iterator[None]:
+        """Patch how units begin, to count foundations in several transactions, and to let something happen in some."""
+        begin_anew, finish, commit = UnitTransactions.begin_anew, UnitTransactions._finish, UnitTransactions.commit  # noqa: SLF001 - the last step
 
-        def begin_anew(one: Any, state: Any, checkpoint: Any, snapshot: Any = None, **more: Any) -> None:
+        def counted(one: Any, state: Any, checkpoint: Any, snapshot: Any = None, **more: Any) -> None:
             records = beginning(state, checkpoint, snapshot)
             self._world.counts["founded in several transactions"] += (
                 len(cut(records, self._world.snapshot_bytes_max)) > 1
             )
-            if self._forgets_foundation:
-                self._forgets_foundation = False
-                self._forget(1.0)
-            write(one, state, checkpoint, snapshot, **more)
+            begin_anew(one, state, checkpoint, snapshot, **more)
 
-        return changed(UnitTransactions, "begin_anew", begin_anew)
+        def finished(one: Any, checkpoint: Checkpoint, written: Any) -> None:
+            if checkpoint.run == RESET_RUN:
+                self._end_foundation()
+            finish(one, checkpoint, written)
+
+        def committed(one: Any, messages: Any, checkpoint: Any, *rest: Any, **more: Any) -> Any:
+            if self._forgets_beginning and {} in more.get("starts", ()):
+                self._forgets_beginning = False
+                self._forget(0.5)
+            return commit(one, messages, checkpoint, *rest, **more)
+
+        with (
+            changed(UnitTransactions, "begin_anew", counted),
+            changed(UnitTransactions, "_finish", finished),
+            changed(UnitTransactions, "commit", committed),
+        ):
+            yield
+
+    def _end_foundation(self) -> None:
+        """Let the last transaction of a foundation stay open, or the next founder die before its last transaction."""
+        if self._forgets_foundation:
+            self._forgets_foundation = False
+            self._forget(1.0)
+        elif self._kills_second_founder:
+            self._kills_second_founder = False
+            self._world.kill_running("the end of a foundation")
 
     def _forget(self, share: float) -> None:
         self._world.kafka.forgets = lambda _log: self._draw.random() < share

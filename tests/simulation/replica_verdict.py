@@ -6,6 +6,7 @@ start record with an empty vector. What it wrote before it last began is not jud
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from joiner.runtime.model import RESET_RUN, checkpoint_key, dangling_key, decode
 from joiner.runtime.settings import JoinerSettings
 from tests.property.replica_histories import Reader
 from tests.simulation.memory_kafka import MemoryKafka
-from tests.simulation.memory_log import COMMITTED, Entry
+from tests.simulation.memory_log import COMMITTED, Entry, Log, Transaction
 from tests.simulation.verdict import all_progress
 
 _VECTORS_MAX: Final = 5
@@ -55,7 +56,34 @@ def since_begun(entries: Sequence[Entry], begins_at: int) -> list[Entry]:
     return [entry for entry in entries if entry.offset >= begins_at]
 
 
-def wrong_starts(kafka: MemoryKafka, settings: JoinerSettings, draw: random.Random, *, is_exact: bool) -> str:
+class Claims:
+    """Notes where the state log of a unit ends whenever its transactional id is initialised."""
+
+    def __init__(self, kafka: MemoryKafka) -> None:
+        self._kafka = kafka
+        self._ends: dict[tuple[int, int], int] = {}
+        kafka.on_init = self._note
+
+    def _note(self, transactional_id: str, epoch: int) -> None:
+        application, _, unit = transactional_id.rpartition("-")
+        log = self._kafka.log(f"{application}.state", int(unit))
+        self._ends[self._kafka.identities[transactional_id].producer, epoch] = log.end
+
+    def found(self, by: Transaction, log: Log) -> int:
+        """Return up to where a claimant could read the state log. ``by``: its transaction."""
+        end = self._ends[by.producer, by.epoch]
+        ended = {id(entry.transaction): entry.offset for entry in log.archive if entry.is_control}
+        open_ = (
+            entry.offset
+            for entry in log.archive
+            if entry.transaction is not None and entry.offset < end <= ended.get(id(entry.transaction), math.inf)
+        )
+        return min(open_, default=end)
+
+
+def wrong_starts(
+    kafka: MemoryKafka, settings: JoinerSettings, draw: random.Random, claims: Claims, *, is_exact: bool
+) -> str:
     """Return what is wrong with the start records of a replica, or an empty string if nothing is.
 
     ``is_exact``: no transaction was ended wrongly, so each begins where the one before it ended.
@@ -70,7 +98,7 @@ def wrong_starts(kafka: MemoryKafka, settings: JoinerSettings, draw: random.Rand
         wrong = (
             _not_true(kafka, settings, unit, judged, draw)
             or _not_told(kafka, settings, unit)
-            or _not_resolved(kafka, settings, unit)
+            or _not_resolved(kafka, settings, unit, claims)
         )
         if wrong or (is_exact and (wrong := _not_exact(kafka, settings, unit))):
             return f"unit {unit}: {wrong}"
@@ -176,24 +204,29 @@ def _not_told(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> str:
     return ""
 
 
-def _not_resolved(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> str:
+def _not_resolved(kafka: MemoryKafka, settings: JoinerSettings, unit: int, claims: Claims) -> str:
     """Return a claim that resolves transactions and continues, although it cannot prove that none was ended wrongly.
 
-    That is so if it finds the note of an earlier claimant, or if it writes missing output.
+    That is so if it finds the note of an earlier claimant, or if it writes missing output. A note that is behind an
+    open transaction is not found, and one that a fenced claimant writes later does not matter either: neither of these
+    claimants has written anything else.
     """
-    key, notes = dangling_key(unit).encode(), 0
+    key, notes = dangling_key(unit).encode(), list[int]()
     logs = {kind: written(kafka, topic, unit) for kind, topic in settings.output_topics.items()}
-    for entry in kafka.log(settings.state_topic, unit).archive:
+    state = kafka.log(settings.state_topic, unit)
+    for entry in state.archive:
         if entry.key != key or not entry.is_committed:
             continue
         if entry.value is not None:
-            notes += 1
+            notes.append(entry.offset)
             continue
+        assert entry.transaction is not None, "a note is removed by a claim or a reset"
+        found = [offset for offset in notes if offset < claims.found(entry.transaction, state)]
         mine = [one for log in logs.values() for one in log if one.transaction is entry.transaction]
         vectors = [vector for one in mine if (vector := read_start(one.value)) is not None]
-        if (notes > 1 or len(mine) > len(vectors)) and any(vectors):
-            return f"the claim at {entry.offset} continues, after {notes} notes"
-        notes = 0
+        if (found or len(mine) > len(vectors)) and any(vectors):
+            return f"the claim at {entry.offset} continues, after the notes at {found}"
+        notes.clear()
     return ""
 
 

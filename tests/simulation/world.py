@@ -215,6 +215,13 @@ class World:
         for process in self.processes:
             process.is_dead = True
 
+    def kill_running(self, when: str) -> None:
+        """Kill the running process: it dies at its next call. ``when``: for the counts."""
+        assert self._actor is not None
+        self._actor.process.is_dead = True
+        self.counts[f"killed at {when}"] += 1
+        self.note("killed at %s", when)
+
     def wake_all(self) -> None:
         """Wake the frozen processes."""
         for process in self.processes:

@@ -12,7 +12,14 @@ from broker.kafka.replicas import REPLICA_HEADER, merged_topic, merging_state_to
 from joiner.cli.merging.progress import Progress, encode_progress
 from joiner.library.merging.inputs import Place
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, timed_out, wait_until_ended, within
+from joiner.runtime.kafka.clients import (
+    TIMEOUT_S,
+    TransactionOpen,
+    make_producer,
+    timed_out,
+    wait_until_ended,
+    within,
+)
 from joiner.runtime.settings import JoinerSettings
 
 TRANSACTION_S: Final = 30.0
@@ -23,6 +30,9 @@ FENCE_KEY: Final = b"rolled-back"
 
 _LONG_S: Final = 1.0
 """A commit takes longer than this if Kafka restarts in the meantime, and rarely otherwise."""
+
+_MARKERS_S: Final = 5.0
+"""How long Kafka may take to write the markers of a transaction after acknowledging its commit."""
 
 _ABORT_S: Final = 1.0
 _FULL_WAIT_S: Final = 0.05
@@ -80,9 +90,19 @@ class MergedOutput:
         fences, self._firsts, self.ends, self.last = self._firsts, {}, {}, {}
         self._producer.abort_transaction(TRANSACTION_S)
         self._is_open = False
-        self.wait_until_ended(fences, consumer)
+        self._wait_until_ended(fences, consumer, TIMEOUT_S)
 
-    def wait_until_ended(self, offsets: Mapping[Place, int], consumer: Consumer, limit_s: float = TIMEOUT_S) -> None:
+    def check_ended(self, firsts: Mapping[Place, int], consumer: Consumer) -> None:
+        """Wait until the transaction that begins at these offsets has ended everywhere.
+
+        Raises KafkaException if Kafka has failed to end it. A new producer then does, with `fence`.
+        """
+        try:
+            self._wait_until_ended(firsts, consumer, _MARKERS_S)
+        except TransactionOpen as error:
+            raise timed_out(f"Kafka has left a committed transaction open in {error.places}") from error
+
+    def _wait_until_ended(self, offsets: Mapping[Place, int], consumer: Consumer, limit_s: float) -> None:
         """Wait until all transactions at or before these offsets have ended. See `clients.wait_until_ended`."""
         for number in sorted({partition for _, partition in offsets}):
             here = {topic: at for (topic, partition), at in offsets.items() if partition == number}

@@ -42,9 +42,6 @@ _FETCHED_KIB: Final = 64 * 1024
 COMPLETE_S: Final = 10.0
 """How often positions are committed although there were no messages."""
 
-_MARKERS_S: Final = 5.0
-"""How long Kafka may take to write the markers of a transaction after acknowledging its commit."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -234,7 +231,7 @@ class Session:
         if to_check:
             # If Kafka has not ended the transaction, the next session repairs that.
             with closing(self._reader()) as reader:
-                self._output.wait_until_ended(to_check, reader, _MARKERS_S)
+                self._output.check_ended(to_check, reader)
         self._committed |= {place: at for place, at in positions.items() if self._sources[place].output in outputs}
         return True
 

@@ -141,6 +141,25 @@ def log_ends(consumer: Consumer, topics: Iterable[str], partition: int) -> dict[
     return {place.topic: place.offset for place in places}
 
 
+class TransactionOpen(KafkaException):
+    """A transaction of another producer has been open for too long. ``places``: where, as text.
+
+    The message also says how an operator can end it.
+    """
+
+    def __init__(
+        self, kafka: KafkaSettings, open_from: Mapping[str, int], partition: int, owner: str, limit_s: float
+    ) -> None:
+        self.places = ", ".join(f"{topic} [{partition}] from offset {at}" for topic, at in open_from.items())
+        topic, at = next(iter(open_from.items()))
+        super().__init__(
+            *timed_out(
+                f"a transaction that does not belong to {owner} has been open for {limit_s:.0f} s in {self.places}. "
+                + how_to_end(kafka, topic, partition, at)
+            ).args
+        )
+
+
 def wait_until_ended(
     consumer: Consumer,
     kafka: KafkaSettings,
@@ -149,30 +168,21 @@ def wait_until_ended(
     partition: int,
     owner: str,
     limit_s: float = TIMEOUT_S,
+    check: Callable[[], object] = lambda: None,
 ) -> None:
     """Wait until all transactions at or before an offset have ended in the same partition of several topics.
 
-    ``consumer``: a read-committed one. ``owner``: who waits, for the message. Raises KafkaException if a transaction is
-    still open after ``limit_s``, or if a request fails.
+    ``consumer``: a read-committed one. ``owner``: who waits, for the message. ``check``: called between two looks, and
+    may raise what it likes to end the wait. Raises `TransactionOpen` if a transaction is still open after ``limit_s``,
+    and KafkaException if a request fails.
     """
     deadline_s, wait_s = clock.monotonic_s() + limit_s, FIRST_LOOK_S
     while behind := {topic: at for topic, at in log_ends(consumer, offsets, partition).items() if at <= offsets[topic]}:
+        check()
         if clock.monotonic_s() > deadline_s:
-            raise timed_out(_what_is_open(kafka, behind, partition, owner, limit_s))
+            raise TransactionOpen(kafka, behind, partition, owner, limit_s)
         clock.sleep(wait_s)
         wait_s = min(2 * wait_s, LOOK_S)
-
-
-def _what_is_open(
-    kafka: KafkaSettings, open_from: Mapping[str, int], partition: int, owner: str, limit_s: float
-) -> str:
-    """Return the error message for a transaction that our abort did not end because it is another producer's."""
-    places = ", ".join(f"{topic} [{partition}] from offset {at}" for topic, at in open_from.items())
-    topic, at = next(iter(open_from.items()))
-    return (
-        f"a transaction that does not belong to {owner} has been open for {limit_s:.0f} s in {places}. "
-        + how_to_end(kafka, topic, partition, at)
-    )
 
 
 def read_to_end(

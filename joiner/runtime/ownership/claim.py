@@ -104,7 +104,8 @@ def claim(
             messages = resolved.effects.messages(settings.topics)
             removed = [dangling.key]
             checkpoint = _owned(reached, claimant)
-            if is_blameless(log, dangling, resolved, readers):
+            # Only the start records depend on it.
+            if settings.application.replicas > 1 and is_blameless(log, dangling, resolved, readers):
                 dangling = None
     starts = _starts(log.checkpoint(), checkpoint, dangling)
     transactions.commit(messages, checkpoint, removed=removed, starts=starts)

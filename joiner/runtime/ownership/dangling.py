@@ -60,7 +60,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from broker.wire.records import OutputRecord, Rejected, encode
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.checkpoint_log import read_tried
+from joiner.runtime.kafka.checkpoint_log import read_newest, read_tried
 from joiner.runtime.kafka.clients import (
     TIMEOUT_S,
     log_ends,
@@ -263,14 +263,14 @@ def is_blameless(log: StateLog, dangling: DanglingTransaction, resolved: Resolve
     have. Then all output that precedes the claim is visible where the unit has written it.
 
     ``log``: as it was before the transactions were resolved. An earlier claimant's note in it does not say what that
-    claimant found, so nothing is proven then.
+    claimant found, and compaction may have removed it since, so nothing is proven then. A note that is hidden behind an
+    open transaction does not matter: that claimant has not got beyond its fence, so it has written nothing else, and
+    what it found is still there.
     """
-    return (
-        bool(dangling.open_from)
-        and log.dangling_note() is None
-        and not resolved.missing
-        and find_wrongly_ended(log, resolved.fences, readers) is None
-    )
+    if not dangling.open_from or log.dangling_note() is not None or resolved.missing:
+        return False
+    # If Kafka has committed since what was open before, the records that it names must be visible, and not missing.
+    return find_wrongly_ended(read_newest(readers, log.unit), resolved.fences, readers) is None
 
 
 def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[str]]) -> None:

@@ -220,11 +220,13 @@ def found_unit(
 ) -> StateLog:
     """Found a unit of a replica that has no checkpoint. Return the unit's log with its first one.
 
-    ``transactions``: must be initialised. Raises `Fenced` and `Aborted` as `UnitTransactions.commit` does, and anything
-    that `read_foundation` raises.
+    ``transactions``: must be initialised. Raises `Fenced` and `Aborted` as `UnitTransactions.commit` does, anything
+    that `read_foundation` raises, and `ClaimCancelled`.
     """
     settings, unit = readers.settings, log.unit
     checkpoint, snapshot = read_foundation(settings, unit, topics, claimant, readers.clock)
+    # Reading a large snapshot takes long, and so does writing it.
+    readers.check()
     # This also ends a foundation that Kafka has left open. It counts only if it has become visible.
     fences = fence_partitions(readers, unit, transactions, checkpoint)
     log = read_newest(readers, unit)

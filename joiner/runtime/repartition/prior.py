@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from broker.wire.origin import ORIGIN_HEADER, Origin, decode_origin
-from joiner.runtime.kafka.clients import TIMEOUT_S, how_to_end, log_range, make_reader, read_to_end
+from joiner.runtime.kafka.clients import (
+    TransactionOpen,
+    describe,
+    log_range,
+    make_reader,
+    read_to_end,
+    wait_until_ended,
+)
 from joiner.runtime.repartition.progress import decode_progress
 from joiner.runtime.repartition.status import committed_offsets
 
@@ -29,9 +36,6 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 _REPORT_S: Final = 10.0
-
-_LOOK_S: Final = 0.1
-"""The time between two looks whether a transaction has ended."""
 
 _FETCHED_KIB: Final = 16 * 1024
 
@@ -215,27 +219,24 @@ class _CopyReader:
 
         Raises `RepartitionError` if one of them lasts for too long, and `Stopped`.
         """
-        deadline_s = self._clock.monotonic_s() + TIMEOUT_S
-        while (stable := log_range(self._reading, target, partition)[1]) < end:
-            if self._is_over():
-                raise Stopped
-            if self._clock.monotonic_s() > deadline_s:
-                message = (
-                    f"the copies in {target} [{partition}] cannot be read: a transaction has been open from offset "
-                    f"{stable} for {TIMEOUT_S:.0f} s. {how_to_end(self._kafka, target, partition, stable)}"
-                )
-                raise RepartitionError(message)
-            self._clock.sleep(_LOOK_S)
+        asked = self._reading, self._kafka, self._clock, {target: end - 1}, partition, "this process"
+        try:
+            wait_until_ended(*asked, check=self._check)
+        except TransactionOpen as error:
+            message = f"the copies in {target} [{partition}] cannot be read: {describe(error)}"
+            raise RepartitionError(message) from error
+
+    def _check(self) -> None:
+        if self._is_over():
+            raise Stopped
 
     def _origins(self, target: str, partition: int, low: int, high: int) -> Iterator[Origin]:
         """Yield the origins of the committed copies between two offsets. Raises `Stopped` if it is to stop."""
-        if self._is_over():
-            raise Stopped
+        self._check()
         if low >= high:
             return
         for message in read_to_end(self._reading, self._clock, target, partition, low, high):
-            if self._is_over():
-                raise Stopped
+            self._check()
             if (origin := origin_of(message)) is not None:
                 yield origin
 

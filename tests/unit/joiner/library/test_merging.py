@@ -228,6 +228,27 @@ def test_messages_that_were_deleted_are_replaced_by_those_of_another_replica() -
         two.read()
 
 
+def test_the_last_start_record_before_messages_that_were_deleted_does_not_count_any_more() -> None:
+    """Who restores the state would otherwise read what follows it again, at an offset of the former log."""
+    two = Reading()
+    two.consumer.send(OUT, start(4), result("x"), start(5))
+    two.consumer.send(OTHER, start(5))
+    two.consumer.ends["a"] = 9
+    two.read()
+    assert two.inputs.starts == {(OUT, 0): 2, (OTHER, 0): 0}
+    two.consumer.fail(OUT, NOT_IN_LOG)
+    two.consumer.ends[OUT] = 0
+    two.read()
+    assert two.inputs.starts == {(OTHER, 0): 0}
+    two.consumer.send(OUT, result("y"))
+    two.read()
+    assert two.inputs.decided[OUT, 0] == 1
+    assert two.inputs.starts == {(OTHER, 0): 0}, "there is none in this log yet"
+    two.consumer.send(OUT, start(7))
+    two.read()
+    assert two.inputs.starts == {(OUT, 0): 1, (OTHER, 0): 0}
+
+
 def test_the_position_is_after_the_marker_of_a_transaction() -> None:
     two = Reading()
     two.consumer.send(OUT, start(5))

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from joiner.runtime.kafka.clients import EOF_CODE, describe, in_background, read_to_end
+from joiner.runtime.kafka import clients
+from joiner.runtime.kafka.clients import (
+    EOF_CODE,
+    TIMEOUT_S,
+    TransactionOpen,
+    describe,
+    in_background,
+    read_to_end,
+    wait_until_ended,
+)
+from joiner.runtime.kafka.readers import ClaimCancelled
+from joiner.runtime.ownership.retry_policy import cause_of
 from tests.manual_clock import ManualClock
 from tests.simulation.memory_clients import MemoryMessage
+from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
 
 class BusyLog:
@@ -79,6 +92,47 @@ def test_reading_ends_with_an_error_if_no_message_arrives_for_too_long() -> None
         next(messages)
     assert not log.fetches
     assert describe(raised.value) == "no message arrived from out [0] for 30 s while reading up to offset 25"
+
+
+def stable_end_rises(monkeypatch: pytest.MonkeyPatch, first: int) -> Iterator[int]:
+    """Let the stable end of each partition rise by one each time that it is asked for."""
+    ends = count(first)
+    monkeypatch.setattr(clients, "log_ends", lambda _consumer, topics, _unit: dict.fromkeys(topics, next(ends)))
+    return ends
+
+
+def wait(clock: ManualClock, limit_s: float = TIMEOUT_S, check: Callable[[], object] = lambda: None) -> None:
+    consumer: Any = None
+    wait_until_ended(consumer, make_settings().kafka, clock, {"out": 8}, 3, "this test", limit_s, check)
+
+
+def test_a_transaction_has_ended_once_the_stable_end_has_passed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, looks = stable_end_rises(monkeypatch, 6), list[int]()
+    wait(ManualClock(), check=lambda: looks.append(1))
+    assert next(ends) == 10
+    assert len(looks) == 3, "at 6, 7 and 8"
+
+
+def test_a_transaction_that_does_not_end_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    stable_end_rises(monkeypatch, -(10**9))
+    clock = ManualClock()
+    began_s = clock.now_s
+    with pytest.raises(TransactionOpen, match=r"not belong to this test has been open for 5 s in out \[3\]") as told:
+        wait(clock, 5.0)
+    assert 5.0 < clock.now_s - began_s < 6.0
+    assert told.value.places.startswith("out [3] from offset ")
+    assert describe(told.value).endswith(" ends it")
+    assert cause_of(told.value).is_transient
+
+
+def test_a_wait_for_a_transaction_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    stable_end_rises(monkeypatch, -(10**9))
+    with pytest.raises(ClaimCancelled):
+        wait(ManualClock(), check=_stop)
+
+
+def _stop() -> None:
+    raise ClaimCancelled
 
 
 def test_a_call_in_the_background_has_the_outcome_of_the_call() -> None:

@@ -243,6 +243,46 @@ def test_without_replicas_no_beginning_is_named(monkeypatch: pytest.MonkeyPatch)
     assert decode_checkpoint(producer.committed[-1][-1][2] or b"").written == {}
 
 
+_OWNED = (
+    b'{"format":1,"application":"app","unit":0,"run":"run","instance":"one","placement":"green",'
+    b'"offsets":{"machine.data":%d},"start":{"machine.data":0},"topics":{},"partitions":1,"fingerprint":"",'
+    b'"semantics":{},"counts":{},"joins":{}%s}'
+)
+_WRITTEN = (
+    b',"written":{"machine.out":{"identity":" 1","start":1000000},"machine.late":{"identity":" 1","start":1000000}}'
+)
+_MANIFEST = (
+    b'{"format":1,"serial":0,"slot":0,"chunks":1,"length":5,'
+    b'"sha256":"4ba69735ca53765ed6a709edb56c6ea236b7193a3b29a6b390c346f0f4340e4e","offsets":{"machine.data":8},'
+    b'"fingerprint":"","result_ends":{"app.state":1000000,"machine.out":1000000,"machine.late":1000000,'
+    b'"machine.rejected":1000000}}'
+)
+
+
+def test_without_replicas_transactions_are_byte_for_byte_what_they_were_before_there_were_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    owned, producer = transactions(monkeypatch, make_settings(application={"name": "app"}))
+    owned.commit({}, at(5), removed=["0/unsettled"], starts=[{}, {DATA: 5}])
+    owned.commit(output(OUT, LATE), at(8), (b"state", SnapshotPlace(-1, [0, 0])))
+    owned.begin_anew(StateLog(0, {checkpoint_key(0): b"old"}), at(0, run=RESET_RUN))
+    results = [(b"k", b'{"id":"1"}'), (b"k", b'{"id":"2"}')]
+    claimed, batch, reset = producer.committed
+    assert claimed == [(STATE, "0/unsettled", None), (STATE, "0/progress", _OWNED % (5, b""))]
+    assert batch == [
+        *((OUT, *one) for one in results),
+        *((LATE, *one) for one in results),
+        (STATE, "0/0/0", b"state"),
+        (STATE, "0/0/manifest", _MANIFEST),
+        (STATE, "0/progress", _OWNED % (8, _WRITTEN)),
+    ]
+    assert reset == [
+        (STATE, "0/progress", None),
+        (STATE, "0/progress", (_OWNED % (0, b"")).replace(b'"run":"run"', b'"run":"reset"')),
+    ]
+    assert producer.offsets == [{DATA: 5}, {DATA: 8}, {DATA: 0}]
+
+
 FOUNDED = at(7, run=RESET_RUN, founded={DATA: 7}, result_ends={OUT: 3})
 
 

@@ -17,7 +17,7 @@ from joiner.runtime.model import RESET_RUN, Checkpoint, StateLog, UnitStopped, c
 from joiner.runtime.ownership import claim as claiming
 from joiner.runtime.ownership import dangling, restore
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.settings import replica_settings
+from joiner.runtime.settings import JoinerSettings, replica_settings
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 from tests.manual_clock import ManualClock
@@ -115,6 +115,45 @@ BLAMELESS = dangling.DanglingTransaction(0, {"machine.out": 4}, None)
 ENDED_WRONGLY = dangling.DanglingTransaction(0, {}, None)
 
 
+def starts_of_claim(
+    monkeypatch: pytest.MonkeyPatch,
+    settings: JoinerSettings,
+    open_: dangling.DanglingTransaction,
+    later: dangling.DanglingTransaction | None = None,
+    missing: int = 0,
+    *,
+    note: bool = False,
+) -> Any:
+    """Return the start records of a claim that resolves transactions.
+
+    ``later``: what turns out to have been ended wrongly after that. ``note``: whether an earlier claimant has left one.
+    """
+    checkpoint = make_checkpoint(fingerprint=settings.fingerprint())
+    values = {checkpoint_key(0): encode(checkpoint)} | ({dangling_key(0): encode(checkpoint)} if note else {})
+    committed: list[Any] = []
+
+    def find_wrongly_ended(*_given: Any) -> dangling.DanglingTransaction | None:
+        return later if open_.open_from else open_
+
+    for module in (claiming, dangling):
+        monkeypatch.setattr(module, "find_wrongly_ended", find_wrongly_ended)
+        monkeypatch.setattr(module, "read_newest", lambda *_given: StateLog(0, values))
+    monkeypatch.setattr(claiming, "topic_facts", lambda *_given: {DATA: TopicFacts("id", 1)})
+    monkeypatch.setattr(claiming, "find_dangling", lambda *_given: open_ if open_.open_from else None)
+    monkeypatch.setattr(claiming, "check_log_range", lambda *_given: None)
+    monkeypatch.setattr(claiming, "fence_partitions", lambda *_given: {"machine.out.r1": 9})
+    monkeypatch.setattr(claiming, "resolve", lambda *_given: dangling.Resolved(Effects(), missing, {}))
+    transactions: Any = SimpleNamespace(
+        init=lambda: None, commit=lambda *_given, removed, starts: committed.append((removed, starts))
+    )
+    nothing: Any = None
+    readers, claimant = Readers(settings, ManualClock()), Claimant("run", "one")
+    claiming.claim(settings, 0, nothing, transactions, claimant, readers, checkpoint, is_warm=True)
+    ((removed, starts),) = committed
+    assert removed == [dangling_key(0)]
+    return starts
+
+
 @pytest.mark.parametrize(
     ("open_", "note", "missing", "later", "is_blameless"),
     [
@@ -136,28 +175,13 @@ def test_a_claim_continues_after_another_programs_transaction_if_nothing_was_end
 ) -> None:
     """Otherwise, the restart of the only complete replica would let readers get again what they have forgotten."""
     settings = replica_settings(make_settings(application={"replicas": 2}), 1)
-    checkpoint = make_checkpoint(fingerprint=settings.fingerprint())
-    values = {checkpoint_key(0): encode(checkpoint)} | ({dangling_key(0): encode(checkpoint)} if note else {})
-    committed: list[Any] = []
+    starts = starts_of_claim(monkeypatch, settings, open_, later, missing, note=note)
+    assert starts == ([{DATA: 12}] if is_blameless else [{}])
 
-    def find_wrongly_ended(*_given: Any) -> dangling.DanglingTransaction | None:
-        return later if open_.open_from else open_
 
-    for module in (claiming, dangling):
-        monkeypatch.setattr(module, "find_wrongly_ended", find_wrongly_ended)
-    monkeypatch.setattr(claiming, "topic_facts", lambda *_given: {DATA: TopicFacts("id", 1)})
-    monkeypatch.setattr(claiming, "read_newest", lambda *_given: StateLog(0, values))
-    monkeypatch.setattr(claiming, "find_dangling", lambda *_given: open_ if open_.open_from else None)
-    monkeypatch.setattr(claiming, "check_log_range", lambda *_given: None)
-    monkeypatch.setattr(claiming, "fence_partitions", lambda *_given: {"machine.out.r1": 9})
-    monkeypatch.setattr(claiming, "resolve", lambda *_given: dangling.Resolved(Effects(), missing, {}))
-    transactions: Any = SimpleNamespace(
-        init=lambda: None, commit=lambda *_given, removed, starts: committed.append((removed, starts))
-    )
-    nothing: Any = None
-    readers, claimant = Readers(settings, ManualClock()), Claimant("run", "one")
-    claiming.claim(settings, 0, nothing, transactions, claimant, readers, checkpoint, is_warm=True)
-    assert committed == [([dangling_key(0)], [{DATA: 12}] if is_blameless else [{}])]
+def test_without_replicas_nothing_is_looked_up_for_start_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claiming, "is_blameless", lambda *_given: pytest.fail("it reads the logs"))
+    starts_of_claim(monkeypatch, make_settings(), BLAMELESS)
 
 
 @pytest.mark.parametrize(

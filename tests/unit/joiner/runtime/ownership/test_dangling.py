@@ -11,7 +11,7 @@ import pytest
 from broker.wire.arrow.results import decode_results
 from broker.wire.start_records import encode_start
 from joiner.runtime.kafka.pending_markers import BEGINNING, identities_in, identity_of
-from joiner.runtime.model import FirstRecord, StateLog, checkpoint_key, encode
+from joiner.runtime.model import Checkpoint, FirstRecord, StateLog, checkpoint_key, dangling_key, encode
 from joiner.runtime.ownership import dangling
 from joiner.runtime.ownership.dangling import _identities, _keep_missing_results
 from joiner.runtime.task.effects import Effects
@@ -56,6 +56,56 @@ def test_a_claim_finds_that_the_record_of_a_beginning_was_rolled_back(monkeypatc
     assert wrongly_ended(monkeypatch, [later], first)
     assert not wrongly_ended(monkeypatch, [encode_start({}), later], first)
     assert not wrongly_ended(monkeypatch, [later], None)
+
+
+OUT = make_settings().topics.out
+FORMER = make_checkpoint()
+OPENED = make_checkpoint(run="last", offsets={DATA: 15}, written={OUT: FirstRecord(" 1", 20)})
+RESULT = b'{"id":"1"}'
+NOTED = {dangling_key(0): encode(FORMER)}
+
+
+@pytest.mark.parametrize(
+    ("is_open", "noted", "missing", "now", "visible", "is_proven"),
+    [
+        pytest.param(True, {}, 0, FORMER, [], True, id="our last transaction was aborted"),
+        pytest.param(True, {}, 0, OPENED, [RESULT], True, id="our last transaction was committed"),
+        pytest.param(True, {}, 0, FORMER, [RESULT], False, id="committed only there"),
+        pytest.param(True, {}, 0, OPENED, [], False, id="aborted only there"),
+        pytest.param(False, {}, 0, FORMER, [], False, id="nothing was open"),
+        pytest.param(True, NOTED, 0, FORMER, [], False, id="an earlier claimant has left a note"),
+        pytest.param(True, {}, 1, FORMER, [], False, id="output was missing"),
+    ],
+)
+def test_what_was_open_is_harmless_if_all_that_was_committed_is_visible_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    noted: dict[str, bytes],
+    missing: int,
+    now: Checkpoint,
+    visible: list[bytes],
+    *,
+    is_open: bool,
+    is_proven: bool,
+) -> None:
+    """Kafka may have ended what was open when the claim began, while the claim was fencing the partitions.
+
+    ``now``: the newest checkpoint that is visible then. That of the last transaction is at offset 20 of its log.
+    """
+    log = StateLog(0, {checkpoint_key(0): encode(FORMER)} | noted, checkpoint_at=9)
+    later = StateLog(0, {checkpoint_key(0): encode(now)}, checkpoint_at=9 if now is FORMER else 20)
+    monkeypatch.setattr(dangling, "read_newest", lambda *_given: later)
+    monkeypatch.setattr(dangling, "read_tried", lambda _readers, _unit, begin, _end: [OPENED] if begin <= 20 else [])
+    monkeypatch.setattr(dangling, "log_range", lambda *_given: (0, 100))
+    monkeypatch.setattr(
+        dangling, "read_to_end", lambda *_given: (SimpleNamespace(value=lambda value=one: value) for one in visible)
+    )
+    settings = make_settings(application={"replicas": 2})
+    readers: Any = SimpleNamespace(settings=settings, clock=ManualClock(), log=None, everything=None)
+    open_ = dangling.DanglingTransaction(0, {OUT: 20} if is_open else {}, None)
+    resolved = dangling.Resolved(Effects(), missing, {OUT: 90})
+    assert dangling.is_blameless(log, open_, resolved, readers) == is_proven
+    assert ("Kafka has" in caplog.text) == (bool(visible) != (now is OPENED))
 
 
 @pytest.mark.parametrize("results", ["full", "arrow"])

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from broker.kafka.topics import TopicFacts
+from joiner.runtime.kafka.readers import ClaimCancelled, Readers
 from joiner.runtime.model import (
     FORMAT_VERSION,
     RESET_RUN,
@@ -250,9 +251,9 @@ def fenced(monkeypatch: pytest.MonkeyPatch) -> Transactions:
     return own
 
 
-def found(own: Transactions) -> StateLog:
-    readers: Any = SimpleNamespace(settings=SETTINGS, clock=ManualClock())
-    given: Any = own
+def found(own: Transactions, *, is_over: bool = False) -> StateLog:
+    readers, given = Readers(SETTINGS, ManualClock()), cast("Any", own)
+    readers.is_over = lambda: is_over
     return found_unit(readers, StateLog(0), given, TOPICS, CLAIMANT)
 
 
@@ -265,6 +266,15 @@ def test_what_kafka_has_left_open_is_ended_before_the_foundation_is_written(
     assert fenced.begun is not None
     assert fenced.begun.result_ends == {"machine.out.r1": 30}
     assert log.checkpoint() == fenced.begun
+
+
+def test_a_unit_is_not_founded_any_more_if_its_claim_was_cancelled(
+    give: Callable[..., None], fenced: Transactions
+) -> None:
+    give(state())
+    with pytest.raises(ClaimCancelled):
+        found(fenced, is_over=True)
+    assert not fenced.steps
 
 
 def test_a_foundation_that_has_become_visible_is_not_written_again(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from broker.kafka.topics import TopicFacts
+from joiner.runtime.kafka import clients
 from joiner.runtime.repartition import prior
 from joiner.runtime.repartition.prior import CopyScans, Prior, RepartitionError, Stopped, read_prior
 from joiner.runtime.repartition.progress import Progress, encode_progress
@@ -41,6 +42,7 @@ class Log:
         monkeypatch.setattr(prior, "make_reader", lambda *_, **more: SimpleNamespace(close=lambda: None, **more))
         monkeypatch.setattr(prior, "committed_offsets", self._offsets)
         monkeypatch.setattr(prior, "log_range", self._range)
+        monkeypatch.setattr(clients, "log_ends", self._ends)
         monkeypatch.setattr(prior, "read_to_end", self._read)
 
     def _offsets(self, *_: Any) -> list[TopicPartition]:
@@ -51,6 +53,9 @@ class Log:
         is_stable = hasattr(consumer, "isolation_level")
         self.looks -= not is_stable
         return 0, max(0, len(self.logs[partition]) - (not is_stable and self.looks > 0))
+
+    def _ends(self, consumer: Any, topics: Iterable[str], partition: int) -> dict[str, int]:
+        return {topic: self._range(consumer, topic, partition)[1] for topic in topics}
 
     def _read(self, _reader: Any, _clock: Any, _topic: str, partition: int, low: int, high: int) -> Iterator[Any]:
         for number in range(low, high):
@@ -104,7 +109,7 @@ def test_a_transaction_that_does_not_end_is_named_with_the_way_to_end_it(monkeyp
     log.committed = [MISSING] * 3
     log.looks = 10_000
     command = rf"kafka-transactions\.sh .* abort --topic {TARGET} --partition 0 --start-offset 8"
-    with pytest.raises(RepartitionError, match=rf"{TARGET} \[0\] cannot be read: .* offset 8 for 30 s.*{command}"):
+    with pytest.raises(RepartitionError, match=rf"{TARGET} \[0\] cannot be read: .* for 30 s.* offset 8\. .*{command}"):
         log.found()
     log.looks, log.looks_at_stop = 10_000, 9_990
     with pytest.raises(Stopped):
