@@ -15,7 +15,7 @@ from broker.wire.start_records import encode_start
 from joiner.runtime.kafka import transaction
 from joiner.runtime.kafka.clients import log_ends
 from joiner.runtime.kafka.readers import Readers
-from joiner.runtime.kafka.snapshot_log import Records
+from joiner.runtime.kafka.snapshot_log import Records, beginning
 from joiner.runtime.kafka.transaction import UnitTransactions, _StartRecords
 from joiner.runtime.model import RESET_RUN, checkpoint_key, encode
 from joiner.runtime.ownership import claim, foundation
@@ -90,7 +90,7 @@ def founding_is_not_fenced() -> AbstractContextManager[None]:
 
 def founding_begins_with_the_checkpoint() -> AbstractContextManager[None]:
     """If a foundation takes several transactions, the first one contains the checkpoint."""
-    right = transaction.beginning
+    right = beginning
 
     def wrong(state: Any, checkpoint: Any, snapshot: Any) -> Records:
         deleted = len(right(state, checkpoint, None))

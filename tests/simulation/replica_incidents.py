@@ -30,6 +30,7 @@ class ReplicaIncidents:
         apart = random.Random(copied(plan).random())
         self._kills_second_founder = self._forgets_foundation and apart.random() < 0.7
         self._forgets_beginning = forgets > 0 and apart.random() < 0.5
+        self._fences_founder = apart.random() < 0.2
         self._removes = plan.random() < 0.5
         # Missing output is found from the older snapshot.
         self._needed = 1 + (forgets > 0)
@@ -37,6 +38,7 @@ class ReplicaIncidents:
         self._strangers: Strangers | None = None
         self._kills_behind: int | None = None
         self._deaths, self._temper = 0, world.faults.temper
+        self._has_ceased = False
 
     def step(self, *, is_resetting: bool) -> None:
         """Let something happen, with some probability. ``is_resetting``: a replica is being reset."""
@@ -54,9 +56,12 @@ class ReplicaIncidents:
             self._remove_old_input()
 
     def cease(self) -> None:
-        """Let nothing happen any more."""
+        """Let nothing happen any more, except to foundations, most of which begin after the first phase."""
+        if self._has_ceased:
+            return
+        self._has_ceased = True
         self._world.kafka.forgets = None
-        self._forgets_foundation = self._kills_second_founder = self._forgets_beginning = False
+        self._forgets_beginning = False
         if self._strangers is not None:
             self._strangers.end()
             self._strangers = None
@@ -72,6 +77,11 @@ class ReplicaIncidents:
                 len(cut(records, self._world.snapshot_bytes_max)) > 1
             )
             begin_anew(one, state, checkpoint, snapshot, **more)
+            if self._fences_founder and not more.get("with_offsets", True):
+                self._fences_founder = False
+                # As a runner does that dies before it has claimed the unit.
+                self._world.kafka.init(f"{checkpoint.application}-{checkpoint.unit}", 60.0)
+                self._world.counts["founder fenced"] += 1
 
         def finished(one: Any, checkpoint: Checkpoint, written: Any) -> None:
             if checkpoint.run == RESET_RUN:

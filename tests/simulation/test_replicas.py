@@ -21,6 +21,10 @@ from tests.simulation.replica_history import play
 
 SEEDS: Final = tuple(parse_seeds(os.environ.get("LSB_REPLICA_SEEDS") or "1-8"))
 FINDERS: Final[dict[str, int]] = {
+    "a_founder_counts_as_an_owner": 14,
+    "a_lost_beginning_is_not_missed": 97,
+    "founding_begins_with_the_checkpoint": 14,
+    "founding_is_not_fenced": 25,
     "founded_without_the_state": 21,
     "founding_commits_the_offsets_of_the_group": 68,
 }
