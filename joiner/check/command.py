@@ -201,8 +201,6 @@ def _verify(options: argparse.Namespace) -> int:
     replica = 0 if options.merged else options.replica
     settings = replica_settings(load_settings(VerifySettings, options.config), replica)
     load_all(*settings.functions)
-    if options.merged and settings.application.replicas == 1:
-        raise SettingsError("--merged: application.replicas is 1, so there is nothing to merge")
     _check_files(options)
     if options.influx:
         settings.influxdb.secret()

@@ -26,9 +26,19 @@ def servers() -> Iterator[ChaosStack]:
 @pytest.fixture(scope="session")
 def chaos_report() -> Iterator[list[dict[str, Any]]]:
     """A list to which each run appends its row. At the end it is written to LSB_CHAOS_REPORT, as JSON and Markdown."""
+    yield from _report("", "Crashes and faults at seeded moments")
+
+
+@pytest.fixture(scope="session")
+def replicas_report() -> Iterator[list[dict[str, Any]]]:
+    """The same for the runs with replicas, whose report has the suffix ``_replicas``."""
+    yield from _report("_replicas", "Crashes and faults of replicas at seeded moments")
+
+
+def _report(suffix: str, title: str) -> Iterator[list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
     versions = versions_of()
     yield rows
     name = os.environ.get("LSB_CHAOS_REPORT")
     if name and rows:
-        write_report(Path(name), rows, versions)
+        write_report(Path(name + suffix), title, rows, versions)

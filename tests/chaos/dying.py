@@ -21,6 +21,8 @@ from connector.session import MqttSession
 from db_connector.kafka.offsets import OffsetCommits
 from db_connector.kafka.results import Results
 from db_connector.service import Service
+from joiner.cli.merging.output import MergedOutput
+from joiner.cli.merging.session import Session
 from joiner.runtime.control import Ready, Released, Resumed
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.transaction import UnitTransactions
@@ -125,6 +127,17 @@ SOURCE_POINTS: Final[dict[str, Point]] = {
 }
 """The points in a joiner that is the source of a move."""
 
+MERGER_POINTS: Final[dict[str, Point]] = {
+    # Whoever merged before is fenced, but what it committed is not read yet.
+    "merge-fenced": Point(MergedOutput, "fence", before=False),
+    "merge-restored": Point(Session, "_restore", before=False),
+    # The results are in the log, and the transaction is still open.
+    "merge-written": Point(MergedOutput, "write", before=False),
+    "merge-before-commit": Point(MergedOutput, "commit", before=True),
+    "merge-after-commit": Point(MergedOutput, "commit", before=False),
+}
+"""The points in a process that merges replicas."""
+
 _MAINS: Final = {
     "joiner": ("joiner.cli.main", "main"),
     "connector": ("connector.__main__", "main"),
@@ -138,6 +151,9 @@ def flush_open_transaction(owner: Any) -> None:
     if isinstance(owner, ControlLog):
         # The control log waits for only a second by itself, and a process that dies or freezes cannot retry.
         owner._appender.flush(_CONTROL_FLUSH_S)  # noqa: SLF001 - reaches into the joiner on purpose
+        return
+    if isinstance(owner, MergedOutput):
+        owner._producer.flush(_FLUSH_S)  # noqa: SLF001 - as above
         return
     producer = owner._producer if isinstance(owner, UnitTransactions) else owner  # noqa: SLF001 - reaches into the joiner on purpose
     if isinstance(producer, UnitProducer):
@@ -183,7 +199,7 @@ def main() -> None:
     """Arm the point named in the environment, then run the service named on the command line."""
     service = sys.argv[1]
     name, _, count = os.environ["LSB_CHAOS_DIE"].partition(":")
-    points = POINTS[service] | (TARGET_POINTS | SOURCE_POINTS if service == "joiner" else {})
+    points = POINTS[service] | (TARGET_POINTS | SOURCE_POINTS | MERGER_POINTS if service == "joiner" else {})
     point = points.get(name)
     if point is None:
         raise SystemExit(f"{service} has no point {name!r}: {', '.join(points)}")

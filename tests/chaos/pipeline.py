@@ -3,7 +3,8 @@
     simulator -> MQTT -> connector -> Kafka <-> joiners one, two, three -> Kafka -> db_connector -> InfluxDB
 
 Every connection between a service and a server goes through its own wire. The faults are in `schedule` and `play`.
-`APPLICATIONS` lists the joiners' applications: a further one may read the results of the first one.
+`APPLICATIONS` lists the joiners' applications: a further one may read the results of the first one. Those with replicas
+are in `replicated`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Final
 
 from bench.harness.wire import Wire, Wires, listeners
 from broker.stack import LocalStack, ephemeral_stack
+from broker.stack.ports import choose_port
 from tests.chaos.limits import clock_variables, mount_disk, set_clock, unmount_disk
 from tests.integration.forked import start_forked
 from tests.integration.services import ROOT, kill
@@ -63,19 +65,21 @@ snapshot_records = 1500
 session_timeout = "6s"
 transaction_timeout = "10s"
 standbys = {standbys}
+replicas = {replicas}
 
 {operators}
 [db_connector]
 group = "{name}-db"
 measurement = "{name}"
 instance = "db"
+merged = {merged}
 session_timeout = "6s"
 batch_records = 500
 backoff_max = "500ms"
 request_timeout = "3s"
 """
 
-_OPERATORS: Final = """\
+OPERATORS: Final = """\
 [[join]]
 name = "power"
 left = "actSpeed_C11"
@@ -110,15 +114,28 @@ class JoinerApplication:
     """An application of joiners: its operators as TOML, and the instances that run it.
 
     ``reads``: the name of the application whose results it reads, or empty if it reads the connector's records.
+    ``further``: the instances of each replica besides ``joiners``. ``mergers``: the processes that merge the replicas.
     """
 
     name: str
     joiners: tuple[str, ...]
     operators: str
     reads: str = ""
+    further: tuple[tuple[str, ...], ...] = ()
+    mergers: tuple[str, ...] = ()
+
+    @property
+    def replicas(self) -> tuple[tuple[str, ...], ...]:
+        """The instances of each replica."""
+        return self.joiners, *self.further
+
+    @property
+    def processes(self) -> tuple[str, ...]:
+        """All processes of the application."""
+        return *(name for replica in self.replicas for name in replica), *self.mergers
 
 
-APPLICATIONS: Final = (JoinerApplication("first", ("one", "two", "three"), _OPERATORS),)
+APPLICATIONS: Final = (JoinerApplication("first", ("one", "two", "three"), OPERATORS),)
 """In the order in which their input is complete. The connector writes for the first one, and the database has the
 results of the last one. A new application needs a line here, and its joiners' faults in `schedule`."""
 
@@ -183,20 +200,21 @@ def chaos_stack(
     small_disks: Sequence[str] = (),
     wrong_clocks: Sequence[str] = (),
     kafka: Mapping[str, str] = MappingProxyType({}),
+    applications: Sequence[JoinerApplication] = APPLICATIONS,
 ) -> Iterator[ChaosStack]:
     """Run the servers on free ports in a temporary folder. Everything is removed at the end.
 
     ``small_disks``: servers whose disk can be filled (see `limits`). ``wrong_clocks``: services whose clock can be set.
-    ``kafka``: further settings of the Kafka broker.
+    ``kafka``: further settings of the Kafka broker. ``applications``: those whose processes get wires.
     """
     wires = Wires()
-    joiners = [joiner for application in APPLICATIONS for joiner in application.joiners]
+    processes = dict.fromkeys(name for application in applications for name in application.processes)
     with ephemeral_stack(say=say) as stack:
         made = ChaosStack(
             stack,
             wires,
             {service: wires.add() for service in ("simulator", "connector")},
-            {service: wires.add() for service in ("connector", *joiners, "db_connector")},
+            {service: wires.add() for service in ("connector", *processes, "db_connector")},
             wires.add(),
         )
         stack.kafka.more = {**_KAFKA, **kafka, **listeners(made.kafka)}
@@ -228,6 +246,11 @@ class ChaosPipeline:
     restarts_as_forks: bool = False
     """Whether services that are started again are forks (see `start_forked`): the imports of a start take most of its
     CPU time. Not for measurements of how long a restart takes."""
+    starts_as_forks: bool = False
+    """Whether all services are forks. Then nothing tests that a new interpreter can start them."""
+    applications: tuple[JoinerApplication, ...] = APPLICATIONS
+    ports: dict[str, int] = field(default_factory=dict)
+    """The port of the metrics of each process that merges."""
     name: str = field(default_factory=lambda: f"chaos-{uuid.uuid4().hex[:8]}")
     services: dict[str, Service] = field(default_factory=dict)
     configs: dict[str, Path] = field(default_factory=dict)
@@ -239,12 +262,17 @@ class ChaosPipeline:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.configs = {application.name: self._write_settings(application) for application in APPLICATIONS}
+        self.configs = {application.name: self._write_settings(application) for application in self.applications}
         self._add("simulator", "simulator")
         self._add("connector", "connector", "--config", str(self.config))
-        for application in APPLICATIONS:
-            for name in application.joiners:
-                self._add(name, "joiner", "run", "--instance", name, "--config", str(self.configs[application.name]))
+        for application in self.applications:
+            config = "--config", str(self.configs[application.name])
+            for number, instances in enumerate(application.replicas):
+                for name in instances:
+                    self._add(name, "joiner", "run", "--replica", str(number), "--instance", name, *config)
+            for name in application.mergers:
+                self._add(name, "joiner", "merge", "--instance", name, *config)
+                self.ports[name] = choose_port(None)
         self._add("db_connector", "db_connector", "--config", str(self.last_config))
 
     def _add(self, name: str, module: str, *arguments: str) -> None:
@@ -252,7 +280,8 @@ class ChaosPipeline:
 
     def _write_settings(self, application: JoinerApplication) -> Path:
         """Write the settings file of an application, and return its path."""
-        names = {one.name: self.name if at == 0 else f"{self.name}-{one.name}" for at, one in enumerate(APPLICATIONS)}
+        applications = self.applications
+        names = {one.name: self.name if at == 0 else f"{self.name}-{one.name}" for at, one in enumerate(applications)}
         path = self.folder / f"{application.name}.toml"
         path.write_text(
             _SETTINGS.format(
@@ -260,6 +289,8 @@ class ChaosPipeline:
                 data=f"{names[application.reads]}.out" if application.reads else f"{self.name}.data",
                 operators=application.operators,
                 standbys=self.standbys,
+                replicas=len(application.replicas),
+                merged="true" if application.mergers else "false",
                 partitions=PARTITIONS,
                 kafka=self.servers.stack.kafka.address,
                 influxdb=self.servers.stack.influxdb.url,
@@ -270,17 +301,17 @@ class ChaosPipeline:
     @property
     def config(self) -> Path:
         """The settings file of the first application, which the connector shares."""
-        return self.configs[APPLICATIONS[0].name]
+        return self.configs[self.applications[0].name]
 
     @property
     def last_config(self) -> Path:
         """The settings file of the last application, whose results the database has."""
-        return self.configs[APPLICATIONS[-1].name]
+        return self.configs[self.applications[-1].name]
 
     @property
     def joiners(self) -> list[str]:
-        """The joiners of all applications."""
-        return [joiner for application in APPLICATIONS for joiner in application.joiners]
+        """The joiners of all applications, with those of their replicas."""
+        return [name for application in self.applications for replica in application.replicas for name in replica]
 
     @property
     def journal(self) -> Path:
@@ -299,6 +330,8 @@ class ChaosPipeline:
             found |= {"BROKER_HOST": "127.0.0.1", "BROKER_PORT": port}
         if service in self.servers.kafka:
             found["LSB_KAFKA__BOOTSTRAP_SERVERS"] = f"127.0.0.1:{self.servers.kafka[service].port}"
+        if service in self.ports:
+            found["LSB_METRICS__LISTEN"] = str(self.ports[service])
         if service == "db_connector":
             found["LSB_INFLUXDB__URL"] = f"http://127.0.0.1:{self.servers.influxdb.port}"
         return found
@@ -314,7 +347,7 @@ class ChaosPipeline:
             environment["LSB_CHAOS_DIE"] = point
         command = [*module, *arguments]
         with service.log.open("ab") as log:
-            if self.restarts_as_forks and service.process is not None:
+            if self.starts_as_forks or (self.restarts_as_forks and service.process is not None):
                 service.process = start_forked(command[0], command[1:], environment, log, log)
                 return
             service.process = subprocess.Popen(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from tests.chaos.pipeline import ChaosPipeline
@@ -49,6 +50,8 @@ class Play:
         self._acts = acts
         self._began_s = time.monotonic()
         self._away: set[str] = {"three"}
+        self._dispensable: frozenset[str] = frozenset({"three"})
+        """The services that need not run while the pipeline settles."""
         self._armed: dict[str, tuple[str, float]] = {}
         self._starving: set[str] = set()
         self._stopped: set[str] = set()
@@ -77,17 +80,17 @@ class Play:
 
     def _start_all(self) -> None:
         Settling(self._pipeline).create_topics()
-        for name in ("connector", *self._pipeline.joiners, "db_connector"):
-            if name not in self._away:
+        for name in self._pipeline.services:
+            if name != "simulator" and name not in self._away:
                 self._pipeline.start(name)
-        for name, words in (
-            ("connector", "connected to MQTT"),
-            ("one", ": claimed"),
-            ("db_connector", ": partitions "),
-        ):
+        for name, words in self._signs_of_life():
             service = self._pipeline.services[name]
             wait_until(lambda service=service, words=words: words in service.text(), f"{name} is up")  # type: ignore[misc]
         self._pipeline.start("simulator")
+
+    def _signs_of_life(self) -> list[tuple[str, str]]:
+        """Return services, and what each logs once it takes part. The simulator is started when all have."""
+        return [("connector", "connected to MQTT"), ("one", ": claimed"), ("db_connector", ": partitions ")]
 
     def _is_due(self, at_s: float) -> bool:
         self._supervise()
@@ -217,7 +220,7 @@ class Play:
 
     def _finish(self) -> None:
         self._server_faults.wait()
-        self._away = {"three"}
+        self._away = set(self._dispensable)
         if not self._replayed:
             # Send the remaining events quickly.
             self._stop("simulator")
@@ -242,22 +245,34 @@ class Play:
 def verify(pipeline: ChaosPipeline, *, has_all_events: bool = True) -> dict[str, Any]:
     """Return the tester's report on everything from the events file to the database, with the totals of all reports.
 
-    There is one report for each application. It covers the events if the application reads the connector's records, and
-    the points if the database has the application's results. ``has_all_events``: whether the simulator sent the whole
-    file. If not, the reports begin with the records in Kafka.
+    There is one report for each application, or one for the union of its replicas and one for each of them. The first
+    one covers the events if the application reads the connector's records, and the points if the database has the
+    application's results. ``has_all_events``: whether the simulator sent the whole file. If not, the reports begin with
+    the records in Kafka.
     """
     reports = []
-    for config in pipeline.configs.values():
-        report = config.with_suffix(".json")
-        command = [sys.executable, "-m", "joiner.tester", "verify", f"--config={config}", f"--json={report}"]
-        command += [f"--events={pipeline.events}"] if has_all_events and config == pipeline.config else []
-        command += ["--influx"] if config == pipeline.last_config else []
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
-        with (pipeline.folder / "verified.txt").open("a") as text:
-            text.write(done.stdout + done.stderr)
-        assert report.exists(), done.stdout + done.stderr
-        reports.append({**json.loads(report.read_text()), "is_right": done.returncode == 0})
+    for application in pipeline.applications:
+        config = pipeline.configs[application.name]
+        covered = [f"--events={pipeline.events}"] if has_all_events and config == pipeline.config else []
+        covered += ["--influx"] if config == pipeline.last_config else []
+        if application.mergers:
+            reports.append(_report(pipeline, config, "--merged", *covered))
+            reports += [_report(pipeline, config, f"--replica={at}") for at in range(len(application.replicas))]
+        else:
+            reports.append(_report(pipeline, config, *covered))
     total = {name: sum(report["total"][name] for report in reports) for name in reports[0]["total"]}
     compared = [tally for report in reports for tally in report["compared"]]
     is_right = all(report["is_right"] for report in reports)
-    return {**reports[0], "total": total, "compared": compared, "is_right": is_right}
+    return {**reports[0], "total": total, "compared": compared, "is_right": is_right, "reports": reports}
+
+
+def _report(pipeline: ChaosPipeline, config: Path, *arguments: str) -> dict[str, Any]:
+    """Return a report of the tester, and whether it found no difference."""
+    report = config.with_suffix(".json")
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "joiner.tester", "verify", f"--config={config}", f"--json={report}", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    with (pipeline.folder / "verified.txt").open("a") as text:
+        text.write(done.stdout + done.stderr)
+    assert report.exists(), done.stdout + done.stderr
+    return {**json.loads(report.read_text()), "is_right": done.returncode == 0}

@@ -44,11 +44,11 @@ def row_of(seed: int | str, played: Played, took_s: float) -> dict[str, Any]:
     }
 
 
-def write_report(path: Path, rows: list[dict[str, Any]], versions: dict[str, str]) -> None:
+def write_report(path: Path, title: str, rows: list[dict[str, Any]], versions: dict[str, str]) -> None:
     """Write the report twice: to ``path`` with suffix ``.json`` and to ``path`` with suffix ``.md``."""
     kept = [{name: value for name, value in row.items() if name not in _NOT_KEPT} for row in rows]
     path.with_suffix(".json").write_text(json_text({"versions": versions, "runs": kept}) + "\n")
-    path.with_suffix(".md").write_text(_markdown(rows, versions))
+    path.with_suffix(".md").write_text(_markdown(title, rows, versions))
 
 
 def versions_of() -> dict[str, str]:
@@ -72,7 +72,7 @@ def versions_of() -> dict[str, str]:
     }
 
 
-def _markdown(rows: list[dict[str, Any]], versions: dict[str, str]) -> str:
+def _markdown(title: str, rows: list[dict[str, Any]], versions: dict[str, str]) -> str:
     sums = {name: sum(row[name] for row in rows) for name in _SUMMED}
     what = Counter(
         (entry["what"], entry["target"], entry["detail"] if entry["what"] == "died" else "")
@@ -80,7 +80,7 @@ def _markdown(rows: list[dict[str, Any]], versions: dict[str, str]) -> str:
         for entry in row.get("timeline", [])
         if not entry["what"].startswith(("end of", "all is", "die")) or entry["what"] == "died"
     )
-    lines = ["# Crashes and faults at seeded moments", ""]
+    lines = [f"# {title}", ""]
     lines += [f"- {name}: {value}" for name, value in versions.items()]
     lines += ["", "| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
     lines += ["| " + " | ".join(str(row[column]) for column in _COLUMNS) + " |" for row in rows]

@@ -7,13 +7,16 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from tests.chaos.dying import POINTS
+from tests.chaos.dying import MERGER_POINTS, POINTS
 from tests.seed_text import parse_seeds
 
 SLOT_S: Final = 3.0
 """The mean time between two acts."""
 
 _FOREVER_S: Final = 9e9
+
+Planned = tuple[str, str, float, str, int]
+"""An act without its time: the fields of `Act` from ``fault`` on."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Act:
     refuse   the database responds with 503
     starve   additional memory is limited to a few MB; restarted without it after ``lasting_s``
     join     another joiner starts
+    lose     SIGKILL to all instances of a replica; restarted after ``lasting_s``
+    reset    a replica is reset (see `replicated`). ``point``: "merger" if the process that merges is killed
     fill     the server's disk is full (see `limits`)
     clock    the clock is set ``count`` seconds ahead, or back if negative
     """
@@ -98,6 +103,11 @@ _COUNTS: Final[dict[str, tuple[int, int]]] = {
     "mqtt-acknowledged": (2, 40),
     "database-acknowledged": (1, 8),
     "acknowledged": (50, 200),
+    "merge-fenced": (1, 1),
+    "merge-restored": (1, 1),
+    "merge-written": (50, 400),
+    "merge-before-commit": (2, 20),
+    "merge-after-commit": (2, 20),
 }
 """For each point, the range from which the fatal arrival is drawn. For points not listed it is 1 to 5."""
 
@@ -106,18 +116,18 @@ def schedule(seed: int) -> list[Act]:
     """Return the acts of a seed in order: about fourteen kills and three other faults, across all processes."""
     draw = random.Random(seed)
     wanted = [
-        *(_die(draw, joiner, "joiner", seed * 3 + turn) for turn, joiner in enumerate(("one", "two", "one"))),
+        *(die(draw, joiner, "joiner", seed * 3 + turn) for turn, joiner in enumerate(("one", "two", "one"))),
         ("kill", draw.choice(["one", "two"]), 0.0, "", 0),
         ("kill", draw.choice(["one", "two"]), 9.0, "", 0),  # down for longer than a session, so that others take over
-        _die(draw, "connector", "connector", seed),
-        _die(draw, "db_connector", "db_connector", seed),
-        _die(draw, "simulator", "simulator", seed) if seed % 2 else ("kill", "simulator", 0.0, "", 0),
+        die(draw, "connector", "connector", seed),
+        die(draw, "db_connector", "db_connector", seed),
+        die(draw, "simulator", "simulator", seed) if seed % 2 else ("kill", "simulator", 0.0, "", 0),
         ("kill", draw.choice(["connector", "db_connector"]), draw.uniform(0, 3), "", 0),
         ("kill", ("kafka", "influxdb")[seed % 2], draw.uniform(0, 4), "", 0),
         *((fault, target, lasting_s, "", 0) for fault, target, lasting_s in _others(seed)),
     ]
     draw.shuffle(wanted)
-    acts = _without_overlap(draw, wanted)
+    acts = without_overlap(draw, wanted)
     middle_s = acts[len(acts) // 4].at_s
     end_s = max(act.at_s for act in acts)
     leaves = "stop" if seed % 2 else "kill"
@@ -129,17 +139,18 @@ def _others(seed: int) -> list[tuple[str, str, float]]:
     return [OTHERS[(seed * 3 + turn) % len(OTHERS)] for turn in range(3)]
 
 
-def _die(draw: random.Random, target: str, service: str, turn: int) -> tuple[str, str, float, str, int]:
-    points = list(POINTS[service])
+def die(draw: random.Random, target: str, service: str, turn: int) -> Planned:
+    """Return a death at one of the points of a kind of service (see `dying`), which ``turn`` chooses."""
+    points = list((POINTS | {"merger": MERGER_POINTS})[service])
     point = points[turn % len(points)]
     return "die", target, 0.0, point, draw.randint(*_COUNTS.get(point, (1, 5)))
 
 
-def _without_overlap(draw: random.Random, wanted: list[tuple[str, str, float, str, int]]) -> list[Act]:
-    """Schedule each act at a time when its target has no other fault."""
+def without_overlap(draw: random.Random, wanted: list[Planned], begin_s: float = 0.0) -> list[Act]:
+    """Schedule each act after ``begin_s``, at a time when its target has no other fault."""
     acts: list[Act] = []
     free_s: dict[str, float] = {}
-    at_s = draw.uniform(1, SLOT_S)
+    at_s = begin_s + draw.uniform(1, SLOT_S)
     waiting = list(wanted)
     while waiting:
         ready = [one for one in waiting if free_s.get(one[1], 0.0) <= at_s]
@@ -147,8 +158,10 @@ def _without_overlap(draw: random.Random, wanted: list[tuple[str, str, float, st
             waiting.remove(ready[0])
             fault, target, lasting_s, point, count = ready[0]
             acts.append(Act(round(at_s, 2), fault, target, round(lasting_s, 2), point, count))
-            # A restart takes time. A service that is due to die takes longer.
-            free_s[target] = at_s + lasting_s + (8 if fault == "die" else 4)
+            # A restart takes time. A service that is due to die takes longer, and most of all one that merges: it waits
+            # until the group has noticed that it was killed.
+            until_dead_s = 16 if point in MERGER_POINTS else 8
+            free_s[target] = at_s + lasting_s + (until_dead_s if fault == "die" else 4)
         at_s += draw.uniform(0.5, 1.5) * SLOT_S
     return acts
 

@@ -15,12 +15,14 @@ from broker.wire.records import Record, decode_data
 from connector.settings import Settings as ConnectorSettings
 from db_connector.settings import DbConnectorSettings
 from joiner.check.verify.events import parse_row
+from joiner.cli.merging.merger import merge_topics
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import log_range
 from joiner.runtime.kafka.readers import Readers
-from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.settings import JoinerSettings, replica_settings
 from tests.chaos.pipeline import PARTITIONS, ChaosPipeline
+from tests.integration.merging import is_merged
 from tests.integration.services import read_topic, topic_reader, wait_until
 
 DEADLINE_S: Final = 180.0
@@ -34,6 +36,12 @@ class Settling:
         self._pipeline = pipeline
         self._settings = [load_settings(JoinerSettings, config) for config in pipeline.configs.values()]
         """Of each application, in the order of the pipeline."""
+        self._replicas = [
+            replica_settings(settings, number)
+            for settings in self._settings
+            for number in range(settings.application.replicas)
+        ]
+        self._replicated = [settings for settings in self._settings if settings.application.replicas > 1]
         self._kafka = self._settings[0].kafka
         self._consumer: Consumer | None = None
 
@@ -41,7 +49,9 @@ class Settling:
         """Create the topics, before any service does."""
         for settings in self._settings:
             specs = [*data_topic_specs(settings.topics), state_topic_spec(settings.application.name, settings.topics)]
-            ensure_topics(AdminClient(settings.kafka.client_config()), specs)
+            specs += merge_topics(settings) if settings.application.replicas > 1 else []
+            by_name = {spec.name: spec for spec in specs}
+            ensure_topics(AdminClient(settings.kafka.client_config()), [*by_name.values()])
 
     def wait(self, look: Callable[[], bool]) -> None:
         """Wait until everything is processed. ``look`` is polled, and returns whether the simulator is done."""
@@ -50,6 +60,7 @@ class Settling:
         for is_through, what in (
             (lambda: not self._missing(expected), "all events are in Kafka"),
             (self._is_joined, "all input is joined"),
+            (self._is_merged, "all results are merged"),
             (self._is_written, "all results are in the database"),
         ):
             try:
@@ -92,7 +103,7 @@ class Settling:
 
     def _is_joined(self) -> bool:
         # In this order, so that the input of each application is complete when it is its turn.
-        return all(map(self._is_joined_by, self._settings))
+        return all(map(self._is_joined_by, self._replicas))
 
     def _is_joined_by(self, settings: JoinerSettings) -> bool:
         try:
@@ -105,10 +116,16 @@ class Settling:
             return False
         return True
 
+    def _is_merged(self) -> bool:
+        try:
+            return all(map(is_merged, self._replicated))
+        except KafkaException:
+            return False
+
     def _is_written(self) -> bool:
-        topic = self._settings[-1].topics.out
-        group_name = load_settings(DbConnectorSettings, self._pipeline.last_config).db_connector.group
-        with closing(topic_reader(self._kafka.bootstrap_servers, group_name)) as group:
+        settings = load_settings(DbConnectorSettings, self._pipeline.last_config)
+        topic = settings.results_topic
+        with closing(topic_reader(self._kafka.bootstrap_servers, settings.db_connector.group)) as group:
             try:
                 committed = group.committed([TopicPartition(topic, unit) for unit in range(PARTITIONS)], 10)
                 return all(max(at.offset, 0) >= self._end(topic, at.partition) for at in committed)

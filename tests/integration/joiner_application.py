@@ -53,6 +53,7 @@ SPARK_STOPS_S = 14.0
 _FLOWING_BATCH = 40
 _FLOWING_BETWEEN_S = 0.2
 """For `flowing`: entries in a batch, and time between batches."""
+_UNREADABLE_EVERY = 20
 REPEATS_MAX = 2
 IN_VAIN = re.compile("in time|reclaimed|not confirmed")
 """Why a unit was not moved if a busy machine has kept a process from its part in time. Users then order it again."""
@@ -410,11 +411,13 @@ def moved_to(app: Application, site: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def flowing(app: Application, seed: int) -> Iterator[None]:
-    """Produce small batches for the duration of the block."""
+def flowing(app: Application, seed: int, *, with_unreadable: bool = False) -> Iterator[None]:
+    """Produce small batches for the duration of the block. ``with_unreadable``: some entries become dead letters."""
     app.create_topics()
     stop = threading.Event()
     entries = all_seeded_entries(seed)
+    if with_unreadable:
+        entries = _with_unreadable(entries)
 
     def feed() -> None:
         while not stop.is_set():
@@ -428,3 +431,11 @@ def flowing(app: Application, seed: int) -> Iterator[None]:
     finally:
         stop.set()
         feeder.join()
+
+
+def _with_unreadable(entries: Iterator[Entry]) -> Iterator[Entry]:
+    """Yield the entries, and in between some that cannot be read, in each partition in turn."""
+    for number, entry in enumerate(entries):
+        if number % _UNREADABLE_EVERY == 0:
+            yield Entry("", b"{", number // _UNREADABLE_EVERY % PARTITIONS)
+        yield entry

@@ -2,59 +2,23 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from broker.stack.ports import choose_port
 from tests.integration.connector_pipeline import Pipeline as FromMqtt
 from tests.integration.connector_pipeline import connector_pipeline, event, events
 from tests.integration.db_connector_pipeline import Pipeline as ToDatabase
 from tests.integration.db_connector_pipeline import db_connector_pipeline, pairs_of, values_of
+from tests.integration.endpoints import Endpoints
 from tests.integration.joiner_application import PARTITIONS, SPARK_STARTS_S, Application, application, seeded_entries
 from tests.integration.services import stop, wait_until
 
 if TYPE_CHECKING:
     from tests.integration.conftest import InfluxdbAccess, MqttAddress
-
-
-@dataclass
-class Endpoints:
-    """The HTTP endpoints of a service."""
-
-    port: int
-
-    def ask(self, path: str) -> tuple[int, str]:
-        """Return the status and the text of a response. The status is 0 if nothing is listening."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-        except urllib.error.URLError as error:
-            if not isinstance(error.reason, ConnectionError):
-                raise
-            return 0, ""
-
-    def total(self, name: str, **labels: str) -> float:
-        """Return the sum of a metric over all its series with these labels."""
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(self.ask("/metrics")[1])
-            for sample in family.samples
-            if sample.name == f"lsb_{name}" and labels.items() <= sample.labels.items()
-        )
-
-    def wait_until_ready(self) -> None:
-        """Wait until the service is ready."""
-        wait_until(lambda: self.ask("/readyz")[0] == 200, "the service is ready")
 
 
 @pytest.fixture

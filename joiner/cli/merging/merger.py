@@ -64,6 +64,11 @@ class MergeMetrics:
         what = "Partitions that are not read because memory is full and a complete replica is waited for."
         gauge("lsb_joiner_merge_waiting", what, lambda: self.waiting)
 
+    def end_session(self) -> None:
+        """Forget what was true while this process merged. What another one finds must not be mixed with that."""
+        self.merging = self.waiting = 0
+        self.complete, self.remembered = {}, {}
+
     def _lead_s(self) -> Mapping[tuple[str, ...], float]:
         return {labels: sum_ms / 1e3 for labels, sum_ms in self.lead_ms.items()}
 
@@ -122,7 +127,8 @@ class Merger:
                 # The next session finds out what this means, and what an operator should do.
                 _log.warning("topics were deleted or recreated: %s; starting over", ", ".join(change.topics))
             finally:
-                self.is_ready, self._metrics.merging = False, 0
+                self.is_ready = False
+                self._metrics.end_session()
 
     def _start_over(self, error: KafkaException, beat: Callable[[], None]) -> None:
         self.is_ready = False

@@ -173,6 +173,19 @@ def test_the_variable_of_the_joiner_chooses_the_replica_unless_the_command_line_
     assert seen == [checked]
 
 
+def test_what_is_merged_can_be_checked_after_going_back_to_one_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def evidence(settings: JoinerSettings, *, stall_s: float, is_merged: bool) -> None:
+        raise EvidenceError(f"replicas: {settings.application.replicas}, merged: {is_merged}")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "KafkaEvidence", evidence)
+    Path("lsb.toml").write_text(CONFIG.replace("replicas = 2", "replicas = 1"), encoding="utf-8")
+    assert main(["verify", "--merged"]) == 1
+    assert "replicas: 1, merged: True" in capsys.readouterr().err
+
+
 def test_a_variable_that_names_no_replica_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,6 +48,7 @@ class Sessions:
     def __init__(self) -> None:
         self.begun = 0
         self.merger: Merger | None = None
+        self.metrics = MergeMetrics(Readings(CollectorRegistry()))
         self.partitions: dict[tuple[str, int], object] = {}
 
     def __call__(self, *_given: object) -> Sessions:
@@ -84,9 +85,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> Sessions:
         "Session": made,
     }.items():
         monkeypatch.setattr(merger, name, stand_in)
-    made.merger = Merger(
-        make_settings(application={"replicas": 2}), ManualClock(), MergeMetrics(Readings(CollectorRegistry()))
-    )
+    made.merger = Merger(make_settings(application={"replicas": 2}), ManualClock(), made.metrics)
     return made
 
 
@@ -126,6 +125,26 @@ def test_a_process_that_waits_for_its_turn_is_ready(sessions: Sessions, monkeypa
     monkeypatch.setattr(merger, "Leadership", lambda *_given: SimpleNamespace(check=check, close=lambda: None))
     one.run()
     assert seen == [False, True, True], "before anything is known, while it waits, and while it merges"
+
+
+def test_the_metrics_show_complete_replicas_only_while_a_process_merges(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    union = SimpleNamespace(complete=[0, 1], remembered=3)
+    sessions.partitions = {("machine.out", unit): SimpleNamespace(union=union) for unit in (0, 1)}
+    monkeypatch.setattr(sessions, "waiting", lambda: 1)
+    seen: list[object] = []
+    metrics, one = sessions.metrics, sessions.merger
+    assert one is not None
+
+    def close() -> None:
+        seen.extend((metrics.merging, metrics.waiting, dict(metrics.complete), dict(metrics.remembered)))
+
+    monkeypatch.setattr(sessions, "close", close)
+    one.run()
+    complete = {("machine.out", "0"): 2, ("machine.out", "1"): 2}
+    assert seen == [1, 1, complete, {("machine.out",): 6}]
+    assert (metrics.merging, metrics.waiting, metrics.complete, metrics.remembered) == (0, 0, {}, {})
 
 
 def test_topics_with_other_partitions_end_merging(sessions: Sessions) -> None:
