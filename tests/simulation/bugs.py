@@ -89,10 +89,10 @@ def claim_before_init() -> AbstractContextManager[None]:
     """The checkpoint is read before the transactional id is initialised."""
     read, claim = checkpoint_log.read_newest, claims.claim
 
-    def early(settings: Any, unit: int, *rest: Any) -> Any:
+    def early(settings: Any, unit: int, *rest: Any, is_warm: bool) -> Any:
         _mine.early = (read(rest[-2], unit),)
         try:
-            return claim(settings, unit, *rest)
+            return claim(settings, unit, *rest, is_warm=is_warm)
         finally:
             del _mine.early
 
