@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from joiner.library.merging.spans import Span, joined
@@ -62,6 +62,10 @@ class Remembered:
     def add(self, replica: int, identity: Hashable, serial: int) -> None:
         """Remember an id that a replica has written. ``serial`` is larger than that of the last one."""
         self.put(self._open[replica], replica, identity, serial)
+
+    def is_open(self, replica: int) -> bool:
+        """Return whether there is such a replica, which therefore has a current transaction."""
+        return replica < len(self._open)
 
     def find(self, replica: int, identity: Hashable) -> bool:
         """Return whether an id is remembered that a replica has written, and note that this replica has."""
@@ -275,17 +279,22 @@ class Recall:
     """Call it with the serial, the replica and the id of each message that was delivered, in order.
 
     Those are remembered again that are in a span of the summary. Their tags are not known any more. Those that may have
-    one get the highest of these. The others get the ``ends`` of the input, because no replica has consumed more.
+    one get the highest of these. The others get the ends of the input, because no replica has consumed more. If these
+    are not known, those of a replica that still exists wait for the end of its transaction.
     """
 
-    def __init__(self, memory: Remembered, summary: Mapping[str, Any], ends: Callable[[], Vector]) -> None:
-        """``summary``: `Remembered.summary`. ``ends``: returns the ends of the input now, if they are needed."""
+    def __init__(
+        self, memory: Remembered, summary: Mapping[str, Any], topics: Collection[str], ends: Callable[[], Vector]
+    ) -> None:
+        """``summary``: `Remembered.summary`. ``topics``: those of the input. ``ends``: returns the ends now, if needed.
+
+        A topic without an end is not known to Kafka.
+        """
         self._memory = memory
         self._untagged = {replica: (first, last) for replica, first, last in summary["untagged"]}
-        self._tags = {
-            False: dict(summary["top"]),
-            True: highest(summary["top"], ends() if self._untagged else {}),
-        }
+        found = ends() if self._untagged else {}
+        self._is_known = found.keys() >= set(topics)
+        self._tags = {False: dict(summary["top"]), True: highest(summary["top"], found)}
         memory.top = highest(memory.top, self._tags[True])
         self._tagged: dict[int, deque[tuple[int, int]]] = {}
         """By replica, the spans that are not passed yet."""
@@ -307,6 +316,9 @@ class Recall:
         if identity in self._memory:
             # It was forgotten, and delivered again after a reset.
             self._memory.discard(identity)
+        if has_none and not self._is_known and self._memory.is_open(replica):
+            self._memory.add(replica, identity, serial)
+            return
         batch = self._batches.get((replica, has_none))
         if batch is None or not batch.count:
             # There is none yet, or it was forgotten.

@@ -288,7 +288,8 @@ class ReplicaUnion:
         replica has written since its last start record. It is used for one replica alone. ``ends``: returns the ends of
         the input `topics` now, if they are needed. Raises ValueError if memory does not suffice.
         """
-        recall, most = Recall(self._memory, summary["memory"], ends), self._limit + RECALLED_MORE
+        recall = Recall(self._memory, summary["memory"], self.topics(), ends)
+        most = self._limit + RECALLED_MORE
         for serial, replica, identity in delivered:
             if len(self._memory) >= most:
                 self._make_room()
