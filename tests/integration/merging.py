@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer
 
-from broker.kafka.replicas import merged_topic, replica_name
-from joiner.cli.merging.output import state_topic
+from broker.kafka.replicas import merged_topic, merging_state_topic, replica_name
 from joiner.cli.merging.progress import Progress, read_progress
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
@@ -92,7 +91,7 @@ def _places(settings: JoinerSettings) -> Iterator[Place]:
 
 def _progress(settings: JoinerSettings, log: Consumer) -> Iterator[tuple[Place, Progress | None]]:
     """Yield the newest committed progress of each place, if there is one."""
-    clock, name = SystemClock(), state_topic(settings)
+    clock, name = SystemClock(), merging_state_topic(settings.application.name)
     with closing(_reader(settings, isolation_level="read_uncommitted")) as everything:
         for unit in range(settings.topics.partitions):
             stored = read_progress(log, everything, clock, name, unit)

@@ -65,6 +65,14 @@ def write_a_little(replicas: Replicas, chance: random.Random, number: int) -> No
     replicas.write(number, tuple(min(END, offset + chance.randint(0, 6)) for offset in at))
 
 
+def finish(replicas: Replicas, reader: Reader) -> None:
+    """Let the replicas write everything, and the reader read it."""
+    replicas.finish()
+    assert reader.read_everything()
+    replicas.write_starts()
+    assert reader.read_everything()
+
+
 @given(seed=st.integers(0, 2**32), limit=st.integers(1, 20))
 def test_each_result_is_delivered_once_if_one_replica_goes_on_alone_and_another_one_returns(
     seed: int, limit: int
@@ -101,10 +109,7 @@ def test_each_result_is_delivered_once_if_one_replica_goes_on_alone_and_another_
         reader.read(chance.randrange(2), chance.randint(0, 20))
         if chance.random() < 0.3:
             reader.restart()
-    replicas.finish()
-    assert reader.read_everything()
-    replicas.write_starts()
-    assert reader.read_everything()
+    finish(replicas, reader)
     assert sorted(identity for _, identity in reader.delivered) == sorted(
         replicas.emission.upto((END,) * replicas.topics)
     )
@@ -150,10 +155,7 @@ def test_each_result_is_delivered_once_if_the_number_of_replicas_changes(seed: i
                 reader.save()
             if chance.random() < 0.1:
                 reader.restart()
-    replicas.finish()
-    assert reader.read_everything()
-    replicas.write_starts()
-    assert reader.read_everything()
+    finish(replicas, reader)
     assert sorted(identity for _, identity in reader.delivered) == sorted(
         replicas.emission.upto((END,) * replicas.topics)
     )
@@ -189,10 +191,7 @@ def test_each_new_result_is_delivered_once_if_settings_are_changed_while_there_i
     for _ in range(chance.randint(0, 10)):
         write_a_little(replicas, chance, chance.randrange(2))
         reader.read(chance.randrange(2), chance.randint(0, 20))
-    replicas.finish()
-    assert reader.read_everything()
-    replicas.write_starts()
-    assert reader.read_everything()
+    finish(replicas, reader)
     new = replicas.emission.upto((END,) * replicas.topics)
     assert sorted(identity for _, identity in reader.delivered if identity in new) == sorted(new)
     assert reader.union.complete == [0, 1]

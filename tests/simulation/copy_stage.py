@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from broker.kafka import topics
 from broker.metrics import Readings
+from joiner.runtime.kafka import clients
 from joiner.runtime.repartition import copies, merging, repartitioner, source
 from joiner.runtime.repartition.repartitioner import Repartitioner, RepartitionMetrics
 from joiner.runtime.settings import JoinerSettings
@@ -72,7 +73,7 @@ def on_copy_stage(world: World) -> Iterator[None]:
         (repartitioner, "threading", SimpleNamespace(Event=lambda: _Stop(world))),
         (topics, "time", SimpleNamespace(monotonic=world.clock.monotonic_s, sleep=world.clock.sleep)),
         # Called in the same thread, because no other thread may run now.
-        (copies, "within", lambda _seconds, call, *arguments: call(*arguments)),
+        *((module, "within", lambda _seconds, call, *arguments: call(*arguments)) for module in (copies, clients)),
         (source, "_BATCH_MESSAGES", BATCH_MESSAGES),
         (merging, "HELD_BYTES_MAX", HELD_BYTES),
     ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from tests.simulation.outcome import Outcome
 from tests.simulation.stage import CHUNK_BYTES, membership_in, on_stage, running
 from tests.simulation.temper import CALM, DEADLY, TEMPERS
 from tests.simulation.verdict import all_progress, judge, runs_in_order, stable_ends
-from tests.simulation.world import SimulatedProcess, World, ended_well
+from tests.simulation.world import SimulatedProcess, Slot, World, ended_well
 
 RECORDS: Final = 40
 """The number of records in the longest history. Many short histories find more defects than a few long ones."""
@@ -63,15 +62,6 @@ def play(seed: int, only: Incident | None = None) -> Outcome:
     return Outcome(seed, history.difference, history.world.counts, history.world.timeline)
 
 
-@dataclass
-class _Slot:
-    """An instance name, with the process that uses it now or the time at which the next one is started."""
-
-    settings: JoinerSettings
-    start_s: float
-    process: SimulatedProcess | None = None
-
-
 class History:
     """The `Director` of a simulated history."""
 
@@ -104,7 +94,7 @@ class History:
         self._orders = Orders(self.world, self._settings, seed, list(names))
         now_s = self.world.clock_s
         self._slots = [
-            _Slot(self._named(name), now_s + plan.choice([0, 0, 3, 30]) * at) for at, name in enumerate(names)
+            Slot(self._named(name), now_s + plan.choice([0, 0, 3, 30]) * at) for at, name in enumerate(names)
         ]
 
     def _named(self, name: str) -> JoinerSettings:

@@ -11,7 +11,6 @@ import io
 import math
 import random
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 from broker.wire.start_records import read_start
@@ -29,7 +28,7 @@ from tests.simulation.replica_verdict import Claims, written, wrong_starts, wron
 from tests.simulation.stage import CHUNK_BYTES, facts_of, on_stage
 from tests.simulation.temper import CALM, TEMPERS
 from tests.simulation.verdict import all_progress, judge, stable_ends
-from tests.simulation.world import SimulatedProcess, World, ended_well
+from tests.simulation.world import SimulatedProcess, Slot, World, ended_well
 
 REPLICAS: Final = 2
 _RECORDS: Final = 40
@@ -52,15 +51,6 @@ def play(seed: int) -> Outcome:
     with on_stage(history.world), topics, history.incidents.watching_beginnings():
         history.world.play()
     return Outcome(seed, history.difference, history.world.counts, history.world.timeline)
-
-
-@dataclass
-class _Slot:
-    """An instance of a replica, with the process that runs it now or the time at which the next one is started."""
-
-    settings: JoinerSettings
-    start_s: float
-    process: SimulatedProcess | None = None
 
 
 class _Reset:
@@ -116,7 +106,7 @@ class ReplicaHistory:
         self._claims = Claims(self.world.kafka)
         now_s = self.world.clock_s
         names = [(0, "a"), (0, "b"), (1, "c"), (1, "d")]
-        self._slots = [_Slot(self._named(*name), now_s + plan.choice([0, 0, 1, 5, 20])) for name in names]
+        self._slots = [Slot(self._named(*name), now_s + plan.choice([0, 0, 1, 5, 20])) for name in names]
         self._added_at = plan.randrange(1, len(self._feed)) if self._is_late else 0
         """After how many steps of the feed replica 1 is added."""
         if self._is_late:
@@ -128,7 +118,7 @@ class ReplicaHistory:
         application = settings.application.model_copy(update={"instance": name})
         return settings.model_copy(update={"application": application})
 
-    def _slots_of(self, replica: int) -> list[_Slot]:
+    def _slots_of(self, replica: int) -> list[Slot]:
         return [slot for slot in self._slots if slot.settings.application.replica == replica]
 
     def _make_topics(self) -> None:

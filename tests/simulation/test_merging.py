@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from confluent_kafka import KafkaException
 
-from broker.kafka.replicas import merged_topic, replica_name
+from broker.kafka.replicas import merged_topic, merging_state_topic, replica_name
 from broker.wire.start_records import encode_start
 from joiner.cli.merging import progress as progress_of
 from joiner.cli.merging import session
-from joiner.cli.merging.output import MergedOutput, state_topic
+from joiner.cli.merging.output import MergedOutput
 from joiner.cli.merging.progress import Progress
 from joiner.cli.merging.serial_index import SerialIndex
 from joiner.cli.merging.session import Session
@@ -116,9 +116,13 @@ def merge_without_care(world: MergingWorld) -> None:
         world.session.turn()
 
 
+def state_topic(world: MergingWorld) -> str:
+    return merging_state_topic(world.settings.application.name)
+
+
 def oldest(world: MergingWorld, topic: str) -> int | None:
     """Return the offset from which ids are remembered, as it was stored last."""
-    entries, _ = world.kafka.log(state_topic(world.settings), 0).read(0, 1_000_000, committed=True)
+    entries, _ = world.kafka.log(state_topic(world), 0).read(0, 1_000_000, committed=True)
     stored = [entry.value for entry in entries if entry.key == merged_topic(topic).encode()]
     found = msgspec.json.decode(stored[-1] or b"", type=Progress).oldest
     return None if found is None else found[0]
@@ -268,7 +272,7 @@ def test_a_transaction_that_kafka_has_ended_in_some_partitions_only_is_repaired(
     world.kafka.restart_s = 0.0
     world.write(out, start(1), result(1))
     world.settle()
-    forgetful = world.kafka.log(merged_topic(out) if is_merged else state_topic(world.settings), 0)
+    forgetful = world.kafka.log(merged_topic(out) if is_merged else state_topic(world), 0)
     world.kafka.forgets = lambda log: log is forgetful
     world.write(other, start(1), result(1), start(2), result(2))
     for _ in range(IDLE_TURNS):
@@ -277,7 +281,7 @@ def test_a_transaction_that_kafka_has_ended_in_some_partitions_only_is_repaired(
     world.restart()
     world.settle()
     # What was aborted is not needed any more.
-    world.kafka.log(state_topic(world.settings), 0).compact(10**9)
+    world.kafka.log(state_topic(world), 0).compact(10**9)
     world.restart()
     world.write(out, start(2), result(2), start(3), result(3))
     world.settle()
@@ -302,7 +306,11 @@ def test_no_request_of_an_earlier_process_is_appended(monkeypatch: pytest.Monkey
     epoch = world.kafka.identities[name].epoch
     world.restart()
     world.settle()
-    for topic in (merged_topic(out), merged_topic(world.settings.topics.late), state_topic(world.settings)):
+    for topic in (
+        merged_topic(out),
+        merged_topic(world.settings.topics.late),
+        state_topic(world),
+    ):
         assert not world.kafka.arrive_belated(name, epoch, topic, 0, None, result(9))
 
 

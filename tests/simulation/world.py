@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -366,3 +367,12 @@ class World:
 def ended_well(status: int | BaseException) -> bool:
     """Return whether a process ended in a way that is allowed: on request, by a kill, or with an error for its user."""
     return isinstance(status, int | Dead | KafkaException | InstanceInUse)
+
+
+@dataclass
+class Slot:
+    """An instance, with the process that runs it now or the time at which the next one is started."""
+
+    settings: JoinerSettings
+    start_s: float
+    process: SimulatedProcess | None = None

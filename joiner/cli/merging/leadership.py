@@ -30,7 +30,7 @@ class Leadership:
         application = settings.application
         self._consumer = make_consumer(
             settings.kafka,
-            merge_group(settings),
+            merging_group(application.name),
             client_id=application.instance,
             **member_config(application.session_timeout, None),
         )
@@ -65,8 +65,3 @@ class Leadership:
         consumer.incremental_unassign(partitions)
         if partitions:
             self.is_mine = False
-
-
-def merge_group(settings: JoinerSettings) -> str:
-    """Return the consumer group of the processes that merge."""
-    return merging_group(settings.application.name)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, Message
 
 from broker.kafka.replicas import REPLICA_HEADER, merged_topic, merging_state_topic
 from joiner.cli.merging.progress import Progress, encode_progress
@@ -14,11 +13,13 @@ from joiner.library.merging.inputs import Place
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import (
     TIMEOUT_S,
+    TRANSACTIONAL,
     TransactionOpen,
+    abort_if_possible,
+    commit,
     make_producer,
     timed_out,
     wait_until_ended,
-    within,
 )
 from joiner.runtime.settings import JoinerSettings
 
@@ -34,7 +35,6 @@ _LONG_S: Final = 1.0
 _MARKERS_S: Final = 5.0
 """How long Kafka may take to write the markers of a transaction after acknowledging its commit."""
 
-_ABORT_S: Final = 1.0
 _FULL_WAIT_S: Final = 0.05
 _BUFFER_KIB: Final = 64 * 1024
 
@@ -51,7 +51,7 @@ class MergedOutput:
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self._clock = clock
-        self._name, self._state_topic = settings.application.name, state_topic(settings)
+        self._name, self._state_topic = settings.application.name, merging_state_topic(settings.application.name)
         self._partitions, self._kafka = settings.topics.partitions, settings.kafka
         self.ends: dict[Place, int] = {}
         self.last: dict[Place, int] = {}
@@ -66,12 +66,7 @@ class MergedOutput:
             transaction_timeout_ms=int(TRANSACTION_S * 1000),
             message_max_bytes=MESSAGE_BYTES_MAX,
             queue_buffering_max_kbytes=_BUFFER_KIB,
-            retry_backoff_ms=2,
-            retry_backoff_max_ms=4,
-            linger_ms=5,
-            compression_type="lz4",
-            # As in `joiner.runtime.kafka.unit_producer`.
-            metadata_recovery_strategy="none",
+            **TRANSACTIONAL,
         )
         self._producer.init_transactions(TIMEOUT_S)
         self._is_open = False
@@ -120,24 +115,16 @@ class MergedOutput:
         If the commit was slow or was retried, Kafka may have restarted, and failed to end the transaction. Then return
         where it begins in each topic and partition, and otherwise nothing.
         """
-        began_s, is_retried = self._clock.monotonic_s(), False
-        deadline_s = began_s + TRANSACTION_S
+        began_s = self._clock.monotonic_s()
         for (topic, partition), one in progress.items():
             key = merged_topic(topic).encode()
             self._produce(self._state_topic, partition, key, encode_progress(one), [])
-        while True:
-            try:
-                self._producer.commit_transaction(max(1.0, deadline_s - self._clock.monotonic_s()))
-            except KafkaException as error:
-                # Asking again is safe. If the answer stays away, the next session learns the outcome from the state.
-                if not error.args[0].retriable() or self._clock.monotonic_s() > deadline_s:
-                    raise
-                is_retried = True
-            else:
-                break
+        retries: list[KafkaError] = []
+        # If the answer stays away, the next session learns the outcome from the state.
+        commit(self._producer, self._clock, began_s + TRANSACTION_S, retries.append)
         self._is_open = False
         firsts, self._firsts = self._firsts, {}
-        return firsts if is_retried or self._clock.monotonic_s() - began_s > _LONG_S else {}
+        return firsts if retries or self._clock.monotonic_s() - began_s > _LONG_S else {}
 
     def flush(self) -> None:
         """Wait until Kafka has confirmed all messages, so that ``ends`` is exact. Raises KafkaException."""
@@ -149,8 +136,7 @@ class MergedOutput:
     def close(self) -> None:
         """Abort an open transaction if that is possible at once, so that nobody waits for its timeout."""
         if self._is_open:
-            with suppress(KafkaException):
-                within(_ABORT_S + 1.0, self._producer.abort_transaction, _ABORT_S)
+            abort_if_possible(self._producer)
 
     def _produce(
         self,
@@ -185,8 +171,3 @@ class MergedOutput:
         self._firsts.setdefault((topic, partition), offset)
         if (output := self._outputs.get(topic)) is not None:
             self.ends[output, partition] = self.last[output, partition] = offset + 1
-
-
-def state_topic(settings: JoinerSettings) -> str:
-    """Return the topic in which `Progress` is stored."""
-    return merging_state_topic(settings.application.name)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING
 
-from broker.kafka.replicas import merged_topic, replica_name
-from joiner.cli.merging.leadership import merge_group
-from joiner.cli.merging.output import MergedOutput, state_topic
+from broker.kafka.replicas import merged_topic, merging_group, merging_state_topic, replica_name
+from joiner.cli.merging.output import MergedOutput
 from joiner.cli.merging.progress import (
     BEGIN_AGAIN,
     Progress,
@@ -88,7 +87,7 @@ class Session:
             self._committed, self._committed_s = dict(self._positions), clock.monotonic_s()
             consumer = make_consumer(
                 settings.kafka,
-                merge_group(settings),
+                merging_group(settings.application.name),
                 client_id=settings.application.instance,
                 enable_partition_eof=True,
                 fetch_queue_backoff_ms=2,
@@ -142,7 +141,7 @@ class Session:
         ):
             self._output.fence(reader)
             for number in range(settings.topics.partitions):
-                stored = read_progress(reader, everything, self._clock, state_topic(settings), number)
+                stored = read_progress(reader, everything, self._clock, merging_state_topic(name), number)
                 for topic in settings.output_topics.values():
                     self._check()
                     merged = MergedPartition(
@@ -161,7 +160,7 @@ class Session:
             raise Stopped
 
     def _reader(self, **more: str) -> Consumer:
-        return make_reader(self._settings.kafka, merge_group(self._settings), **more)
+        return make_reader(self._settings.kafka, merging_group(self._settings.application.name), **more)
 
     def _restore_output(self, output: Place, merged: MergedPartition, stored: Stored, reader: Consumer) -> None:
         topic, number = output

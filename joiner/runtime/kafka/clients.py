@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -90,9 +91,54 @@ def make_batch_consumer(kafka: KafkaSettings, group: str) -> Consumer:
     return make_consumer(kafka, group, **_TO_THE_END)
 
 
+TRANSACTIONAL: Final[dict[str, str | float | bool]] = {
+    # Messages must be sent without delay. If one commit closely follows another, Kafka asks the client to retry. By
+    # default, the client backs off for 100 ms, then 200 ms, and longer each time.
+    "retry_backoff_ms": 2,
+    "retry_backoff_max_ms": 4,
+    "linger_ms": 5,
+    "compression_type": "lz4",
+    # By default, librdkafka forgets all brokers once it is connected to none. Sending offsets may then wait for a
+    # forgotten group coordinator, longer than its time limit (confluentinc/librdkafka#5511 and #5456). If the brokers
+    # have moved, calls fail, and whoever writes continues with a new producer.
+    "metadata_recovery_strategy": "none",
+}
+"""The settings of producers that commit many transactions."""
+
+_LAST_STEP_S: Final = 1.0
+"""The time for the last attempt to commit, even if earlier attempts have used up the limit."""
+
+_ABORT_S: Final = 1.0
+
+
 def make_producer(kafka: KafkaSettings, **more: str | float | bool) -> Producer:
     """Create an idempotent producer. ``more``: further client settings, such as a transactional id."""
     return Producer(kafka.producer_config(**more), logger=KAFKA_LOG)
+
+
+def commit(
+    producer: Producer, clock: Clock, deadline_s: float, note_retry: Callable[[KafkaError], object] = lambda _: None
+) -> None:
+    """Commit a transaction. After a retriable error, such as a lost response, retry it, which is safe.
+
+    ``deadline_s``: by the monotonic clock. ``note_retry`` is called with each such error. Raises KafkaException.
+    """
+    while True:
+        try:
+            producer.commit_transaction(max(_LAST_STEP_S, deadline_s - clock.monotonic_s()))
+        except KafkaException as error:
+            fault: KafkaError = error.args[0]
+            if not fault.retriable() or clock.monotonic_s() > deadline_s:
+                raise
+            note_retry(fault)
+        else:
+            return
+
+
+def abort_if_possible(producer: Producer) -> None:
+    """Abort a transaction if that is possible at once, so that nobody waits for its timeout."""
+    with suppress(KafkaException):
+        within(_ABORT_S + 1.0, producer.abort_transaction, _ABORT_S)
 
 
 def make_admin(kafka: KafkaSettings) -> AdminClient:

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from broker.kafka.native.library import Unavailable
 from broker.kafka.native.writer import NativeWriter
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, timed_out, within
+from joiner.runtime.kafka.clients import TIMEOUT_S, TRANSACTIONAL, commit, make_producer, timed_out, within
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Outgoing
@@ -34,9 +34,8 @@ abandoned, and the unit continues with a new client."""
 _OFFSETS_S: Final = 10.0
 """Time limit for sending the consumed offsets to Kafka, a request of only a few bytes."""
 
-_LAST_STEP_S: Final = 1.0
-"""Time allowed for the last attempt to commit, even if earlier attempts have used up the limit. Also how much longer
-than its own time limit a call may take to return."""
+_RETURN_S: Final = 1.0
+"""How much longer than its own time limit a call may take to return."""
 
 _INIT_S: Final = 0.02
 _INIT_MAX_S: Final = 1.0
@@ -80,17 +79,8 @@ class UnitProducer:
             settings.kafka,
             transactional_id=f"{settings.application.name}-{unit}",
             transaction_timeout_ms=settings.application.transaction_timeout // 1_000_000,
-            # Messages must be sent without delay. If one commit closely follows another, Kafka asks the client to
-            # retry. By default, the client backs off for 100 ms, then 200 ms, and longer each time.
             queue_buffering_backpressure_threshold=1,
-            retry_backoff_ms=2,
-            retry_backoff_max_ms=4,
-            linger_ms=5,
-            compression_type="lz4",
-            # By default, librdkafka forgets all brokers once it is connected to none. Sending offsets may then wait for
-            # a forgotten group coordinator, longer than its time limit (confluentinc/librdkafka#5511 and #5456). If the
-            # brokers have moved, calls fail, and the unit continues with a new producer.
-            metadata_recovery_strategy="none",
+            **TRANSACTIONAL,
         )
         self._writer = _native_writer(self._client) if settings.application.native else None
 
@@ -126,7 +116,7 @@ class UnitProducer:
         """Add the consumer group's new offsets, by input topic, to the transaction."""
         places = [TopicPartition(topic, self._unit, at) for topic, at in offsets.items()]
         call = self._client.send_offsets_to_transaction
-        within(_OFFSETS_S + _LAST_STEP_S, call, places, self._group_metadata, _OFFSETS_S)
+        within(_OFFSETS_S + _RETURN_S, call, places, self._group_metadata, _OFFSETS_S)
 
     def write_all(self, messages: Outgoing) -> None:
         """Add messages to the transaction, in order."""
@@ -223,18 +213,12 @@ class UnitProducer:
 
     def commit(self) -> None:
         """Commit the transaction. After a retriable error, such as a lost response, retry it, which is safe."""
-        deadline_s = self._clock.monotonic_s() + _COMMIT_S
         self.was_asked_again = False
-        while True:
-            try:
-                self._client.commit_transaction(max(_LAST_STEP_S, deadline_s - self._clock.monotonic_s()))
-            except KafkaException as error:
-                if not error.args[0].retriable() or self._clock.monotonic_s() > deadline_s:
-                    raise
-                _log.info("unit %s: retrying the commit: %s", self._unit, error.args[0].str())
-                self.was_asked_again = True
-            else:
-                return
+        commit(self._client, self._clock, self._clock.monotonic_s() + _COMMIT_S, self._note_retry)
+
+    def _note_retry(self, error: KafkaError) -> None:
+        _log.info("unit %s: retrying the commit: %s", self._unit, error.str())
+        self.was_asked_again = True
 
     def _first(self, topic: str) -> _OnDelivery | None:
         """Return a delivery callback if the next record in ``topic`` is the transaction's first there, else None."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -21,7 +20,7 @@ from broker.wire.origin import ORIGIN_HEADER, Origin, encode_origin
 from joiner.mapping.reading import MappedTopic
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.registry import schemas_of
-from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, within
+from joiner.runtime.kafka.clients import TIMEOUT_S, TRANSACTIONAL, abort_if_possible, commit, make_producer, within
 from joiner.runtime.repartition.merging import Part, Place, merged_order
 from joiner.runtime.repartition.prior import RepartitionError, origin_of, reset_offset
 from joiner.runtime.settings import JoinerSettings
@@ -35,7 +34,6 @@ TRANSACTION_S: Final = 10.0
 that has died."""
 
 _OFFSETS_S: Final = 5.0
-_ABORT_S: Final = 1.0
 _FULL_WAIT_S: Final = 0.05
 
 _BUFFER_KIB: Final = 64 * 1024
@@ -74,13 +72,8 @@ class CopyWriter:
             transaction_timeout_ms=int(TRANSACTION_S * 1000),
             message_max_bytes=COPY_BYTES_MAX,
             queue_buffering_max_kbytes=_BUFFER_KIB,
-            retry_backoff_ms=2,
-            retry_backoff_max_ms=4,
-            linger_ms=5,
-            compression_type="lz4",
-            # As in `joiner.runtime.kafka.unit_producer`.
-            metadata_recovery_strategy="none",
             delivery_report_only_error=True,
+            **TRANSACTIONAL,
         )
         self._producer.init_transactions(TIMEOUT_S)
         self._is_open = False
@@ -117,15 +110,8 @@ class CopyWriter:
         group = member.consumer_group_metadata()
         send = self._producer.send_offsets_to_transaction
         within(_OFFSETS_S + 1.0, send, list(offsets), group, _OFFSETS_S)
-        while True:
-            try:
-                self._producer.commit_transaction(max(1.0, deadline_s - self._clock.monotonic_s()))
-            except KafkaException as error:
-                # Asking again is safe. If the answer stays away, the next session learns the outcome from the offsets.
-                if not error.args[0].retriable() or self._clock.monotonic_s() > deadline_s:
-                    raise
-            else:
-                break
+        # If the answer stays away, the next session learns the outcome from the offsets.
+        commit(self._producer, self._clock, deadline_s)
         self._is_open = False
         if stopped is not None:
             raise stopped.error
@@ -133,8 +119,7 @@ class CopyWriter:
     def close(self) -> None:
         """Abort an open transaction if that is possible at once, so that nobody waits for its timeout."""
         if self._is_open:
-            with suppress(KafkaException):
-                within(_ABORT_S + 1.0, self._producer.abort_transaction, _ABORT_S)
+            abort_if_possible(self._producer)
 
     def _copy(self, parts: Sequence[Part]) -> _Stopped | None:
         """Copy the messages of several partitions in the order of their times, and in order within a partition.

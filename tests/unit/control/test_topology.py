@@ -10,7 +10,7 @@ import pytest
 
 from control.facts.flow.endpoints import Endpoints
 from control.facts.flow.meters import NOT_THERE, Flow, GroupMember, SinkFlow, TopicFlow
-from control.facts.graph.parts import LEVELS, Edge, Node, Trouble, numbers
+from control.facts.graph.parts import LEVELS, Trouble, numbers
 from control.facts.reading import Facts
 from control.facts.topology import Topology
 from joiner.runtime.control import Drain
@@ -22,8 +22,10 @@ from tests.unit.control.topologies import (
     SHAPES,
     SINK,
     drawn,
+    edge,
     facts_of,
     flow_of,
+    node,
     running,
     state_of,
     status_of,
@@ -31,16 +33,6 @@ from tests.unit.control.topologies import (
 )
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 from tests.unit.joiner.runtime.test_model import make_checkpoint
-
-
-def node(found: Topology, identity: str) -> Node:
-    (one,) = [one for one in found.nodes if one.id == identity]
-    return one
-
-
-def edge(found: Topology, source: str, target: str) -> Edge:
-    (one,) = [one for one in found.edges if (one.source, one.target) == (source, target)]
-    return one
 
 
 def kinds(found: Topology) -> set[str]:

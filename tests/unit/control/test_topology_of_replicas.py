@@ -10,7 +10,7 @@ import pytest
 
 from control.facts.flow.endpoints import Endpoints
 from control.facts.flow.meters import NOT_THERE, GroupMember, MergerFlow, SinkFlow
-from control.facts.graph.parts import Edge, Node, Trouble
+from control.facts.graph.parts import Trouble
 from control.facts.reading import Facts
 from control.facts.topology import Topology
 from joiner.runtime.settings import JoinerSettings
@@ -20,7 +20,9 @@ from tests.unit.control.topologies import (
     MERGER,
     SHAPES,
     drawn,
+    edge,
     facts_of,
+    node,
     running,
     with_replicas,
 )
@@ -28,16 +30,6 @@ from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 from tests.unit.joiner.runtime.test_model import make_checkpoint
 
 OUT, MERGED = "topic:machine.out", "topic:machine.out.merged"
-
-
-def node(found: Topology, identity: str) -> Node:
-    (one,) = [one for one in found.nodes if one.id == identity]
-    return one
-
-
-def edge(found: Topology, source: str, target: str) -> Edge:
-    (one,) = [one for one in found.edges if (one.source, one.target) == (source, target)]
-    return one
 
 
 def texts(found: Topology) -> list[str]:

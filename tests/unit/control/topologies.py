@@ -10,6 +10,7 @@ import msgspec
 from control.facts.flow.endpoints import Endpoints, Sink, Source
 from control.facts.flow.meters import CopyFlow, Flow, GroupMember, MergerFlow, Move, SinkFlow, TopicFlow, UnitFlow
 from control.facts.flow.reading import topics_of as topics_with_replicas
+from control.facts.graph.parts import Edge, Node
 from control.facts.reading import Facts
 from control.facts.topology import Topology, topology_of
 from joiner.runtime.control import Assignment, Drain, Heartbeat, UnitAssignment
@@ -215,3 +216,15 @@ SHAPES: Final[Mapping[str, Callable[[], tuple[JoinerSettings, Facts]]]] = {
     "with three replicas": lambda: with_replicas(3, served=[0, 3]),
 }
 """The shapes, by name."""
+
+
+def node(found: Topology, identity: str) -> Node:
+    """Return the only node with an id."""
+    (one,) = [one for one in found.nodes if one.id == identity]
+    return one
+
+
+def edge(found: Topology, source: str, target: str) -> Edge:
+    """Return the only edge between two nodes."""
+    (one,) = [one for one in found.edges if (one.source, one.target) == (source, target)]
+    return one
