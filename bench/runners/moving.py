@@ -95,9 +95,10 @@ def measure(
     return rows, application.verify()
 
 
-def start_sender(kafka: KafkaSettings, topic: str, rate: int) -> subprocess.Popen[bytes]:
-    """Start a process that sends records to a topic at a steady rate."""
+def start_sender(kafka: KafkaSettings, topic: str, rate: int, batch_ms: int | None = None) -> subprocess.Popen[bytes]:
+    """Start a process that sends records to a topic at a steady rate. ``batch_ms``: see `bench.contest.load.sender`."""
     command = [sys.executable, "-m", "bench.contest.load.sender", kafka.bootstrap_servers, topic]
+    command += [] if batch_ms is None else [str(batch_ms)]
     sender = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # noqa: S603 - this project
     if sender.stdin is not None:
         sender.stdin.write(f"{rate}\n".encode())

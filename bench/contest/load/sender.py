@@ -5,9 +5,10 @@ earlier records were sent or processed. If the sender or the broker is held up, 
 late but keep their due times, so the delay counts towards the latency of each of them and no record is left out. (A
 stamp taken when a record is sent would hide the delay; this is known as "coordinated omission".)
 
-``python -m bench.contest.load.sender BOOTSTRAP TOPIC`` reads rates from standard input, one per line; 0 stops. After
-each rate it writes a JSON line: how many records it sent, the greatest delay of any of them, and how far it is behind
-schedule.
+``python -m bench.contest.load.sender BOOTSTRAP TOPIC [BATCH_MS]`` reads rates from standard input, one per line; 0
+stops. After each rate it writes a JSON line: how many records it sent, the greatest delay of any of them, and how far
+it is behind schedule. ``BATCH_MS`` is how long the client may wait for more records to send together. A longer time
+costs less CPU here and in the broker.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
 
 THINGS: Final = 8
-_TICK_S: Final = 0.001
+_TICKS: Final = 5
+"""How often it is looked what is due, per batch."""
 _AT_ONCE: Final = 20_000
 """Maximum number of records sent between two readings of the clock."""
 _TIME_DIGITS: Final = 13
 _ID_DIGITS: Final = 19
-_LINGER_MS: Final = 5
+_BATCH_MS: Final = 5
 
 
 class Schedule:
@@ -69,12 +71,13 @@ class Schedule:
         return self.due_by(last_ns) - self.due_by(first_ns)
 
 
-def send(bootstrap: str, topic: str) -> None:
+def send(bootstrap: str, topic: str, batch_ms: str = str(_BATCH_MS)) -> None:
     """Send records at the rate last read from standard input.
 
-    ``topic`` is one topic, or two topics separated by a comma, one for each side.
+    ``topic`` is one topic, or two topics separated by a comma, one for each side. ``batch_ms``: see the module.
     """
-    producer = Producer(KafkaSettings(bootstrap_servers=bootstrap).producer_config(linger_ms=_LINGER_MS))
+    tick_s = float(batch_ms) / 1000 / _TICKS
+    producer = Producer(KafkaSettings(bootstrap_servers=bootstrap).producer_config(linger_ms=float(batch_ms)))
     write = writer_of(producer, topic.split(","))
     schedule, sent, number, late_ns = Schedule(0.0, 0), 0, 0, 0
     while True:
@@ -95,7 +98,7 @@ def send(bootstrap: str, topic: str) -> None:
             sent, number = sent + count, number + count
         producer.poll(0)
         if count < _AT_ONCE:
-            time.sleep(_TICK_S)
+            time.sleep(tick_s)
     producer.flush()
 
 

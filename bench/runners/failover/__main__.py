@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -20,18 +20,31 @@ from bench.runners.failover.instances import CALM_S, KINDS, NAMES, Bench
 from bench.runners.moving import start_sender
 from broker.settings import KafkaSettings
 
+BATCH_MS: Final = 25
+"""How long the load waits for more records to send together. At 5 ms, it would take half of one of two cores."""
 
-def measure(kafka: KafkaSettings, folder: Path, rate: int, count: int, standbys: int) -> tuple[Bench, dict[str, int]]:
-    """Trigger each kind of event ``count`` times. Return what happened, and the tester's counts."""
-    bench = Bench(kafka, folder, standbys)
-    sender = start_sender(kafka, bench.application.data, rate)
+
+class Plan(NamedTuple):
+    """How many events of each kind happen, at how many records a second, and for how long events are played before."""
+
+    events: int
+    rate: int
+    standbys: int
+    warm_up_s: float
+
+
+def measure(kafka: KafkaSettings, folder: Path, plan: Plan) -> tuple[Bench, dict[str, int]]:
+    """Trigger each kind of event ``plan.events`` times. Return what happened, and the tester's counts."""
+    bench = Bench(kafka, folder, plan.standbys)
+    sender = start_sender(kafka, bench.application.data, plan.rate, BATCH_MS)
     try:
         for name in NAMES:
             bench.start(name)
         bench.settle(2)
         time.sleep(5 * CALM_S)
         try:
-            play(bench, count)
+            warm_up(bench, plan.warm_up_s)
+            play(bench, plan.events)
         except (KeyboardInterrupt, RuntimeError) as error:
             print(f"stopped early ({error!r}); the events until then are reported", flush=True)
         sender.terminate()
@@ -44,6 +57,15 @@ def measure(kafka: KafkaSettings, folder: Path, rate: int, count: int, standbys:
         sender.wait()
         bench.close()
     return bench, bench.application.verify()
+
+
+def warm_up(bench: Bench, for_s: float) -> None:
+    """Play events that do not count for at least ``for_s`` seconds: Kafka is slow at first. Raises as `play` does."""
+    until_s = time.monotonic() + for_s
+    while time.monotonic() < until_s:
+        for name in NAMES:
+            bench.play(name)
+    bench.events.clear()
 
 
 def play(bench: Bench, count: int) -> None:
@@ -66,9 +88,11 @@ def main() -> int:
     parser.add_argument(
         "--report", type=Path, default=Path(".lsb/bench_failover"), help="path of the .json, .md and .png files"
     )
+    parser.add_argument("--warm-up", type=float, default=180.0, help="seconds until events count (default 180)")
     options = parser.parse_args()
+    plan = Plan(options.events, options.rate, options.standbys, options.warm_up)
     with own_kafka() as (kafka, folder):
-        bench, verdict = measure(kafka, folder, options.rate, options.events, options.standbys)
+        bench, verdict = measure(kafka, folder, plan)
         outputs = of_units(bench.application.settings)
     rows = pauses(bench.events, outputs)
     figures: dict[str, Any] = {
@@ -79,6 +103,7 @@ def main() -> int:
     application = bench.application.settings.application
     ran = about() | {"results, as the tester finds them": ", ".join(f"{what} {n:,}" for what, n in verdict.items())}
     ran |= {"records/s": options.rate, "units": PARTITIONS, "standbys": options.standbys}
+    ran |= {"batches of the load, ms": BATCH_MS, "events before those that count, s": options.warm_up}
     ran |= {"application.failure_timeout": f"{application.failure_timeout / 1e6:.0f} ms"}
     write(
         options.report, "The pauses of units when instances come and go", ran, figures, lines(figures, options.report)

@@ -22,7 +22,7 @@ SETUPS: Final = (
     Setup("three replicas, merged", replicas=3, is_merged=True),
 )
 
-_WARM_UP_RATE: Final = 5_000
+_WARM_UP_RATE: Final = 1_000
 _WARM_UP_S: Final = 10.0
 
 
