@@ -214,7 +214,10 @@ class Group:
         try:
             return log_range(self._consumer, topic, unit)[1]
         except KafkaException:
-            return 0  # the topic is being created
+            # The topic is being created. The client may not look for it again for minutes.
+            self._consumer.close()
+            self._consumer = make_consumer(self.application.settings.kafka, "bench")
+            return 0
 
     def _newest(self, topic: str) -> list[int]:
         """Return when the newest record with a result in each partition was due, in ns. 0: there is none."""
