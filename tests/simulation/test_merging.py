@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -262,6 +263,46 @@ def test_a_merged_topic_that_has_lost_its_end_is_refused(monkeypatch: pytest.Mon
     world.kafka.topics[merged_topic(out)].logs = [Log()]
     with pytest.raises(MergeError, match="Kafka has lost some"):
         world.settle()
+
+
+def test_a_long_merged_topic_of_which_nothing_is_known_is_refused_without_reading_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, out, _ = two_replicas(monkeypatch)
+    for at in range(1, 10):
+        world.write(out, start(at), result(at))
+    world.settle()
+    world.restart()
+    world.recreate(state_topic(world))
+    read: list[str] = []
+    read_to_end = progress_of.read_to_end
+
+    def counted(consumer: Any, clock: Any, topic: str, *given: int) -> Iterator[Any]:
+        for message in read_to_end(consumer, clock, topic, *given):
+            read.append(topic)
+            yield message
+
+    monkeypatch.setattr(progress_of, "read_to_end", counted)
+    with pytest.raises(MergeError, match="would be written a second time"):
+        world.settle()
+    assert read == [merged_topic(out)]
+
+
+@pytest.mark.parametrize("interval_s", [0, 120])
+def test_a_commit_interval_of_any_length_lets_a_process_stay_in_its_group(
+    monkeypatch: pytest.MonkeyPatch, interval_s: int
+) -> None:
+    """In one turn, the process neither asks whether it should merge, nor whether it should stop."""
+    world, out, _ = two_replicas(monkeypatch)
+    application = world.settings.application.model_copy(update={"commit_interval": interval_s * 10**9})
+    world.settings = world.settings.model_copy(update={"application": application})
+    world.restart()
+    world.write(out, start(1), result(1))
+    world.settle()
+    begun_s = world.clock.now_s
+    world.turn()
+    assert 0 < world.clock.now_s - begun_s <= 1
+    assert world.merged(out) == {1: 1}
 
 
 @pytest.mark.parametrize("is_merged", [False, True])

@@ -136,6 +136,9 @@ def true_progress(stored: Stored, consumer: Consumer, clock: Clock, topic: str, 
     no record fits.
     """
     committed = stored.committed
+    if committed is None and not stored.tried:
+        # The topic may be long, although nothing is known of it.
+        return None
     low, _ = log_range(consumer, topic, partition)
     candidates: list[Progress | None] = [committed, *reversed(stored.tried)]
     if committed is not None and (committed.before is not None or low == 0):

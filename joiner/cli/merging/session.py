@@ -41,6 +41,10 @@ _FETCHED_KIB: Final = 64 * 1024
 COMPLETE_S: Final = 10.0
 """How often positions are committed although there were no messages."""
 
+_WAIT_MIN_S: Final = 0.001
+_WAIT_MAX_S: Final = 0.5
+"""The longest wait for messages. `application.commit_interval` may be longer than a member of a group may be silent."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -79,7 +83,7 @@ class Session:
         """The progress of each output that was stored last."""
         self._repaired: set[Place] = set()
         """The outputs of which another progress holds than the one that was committed. It is to be committed."""
-        self._wait_s = settings.application.commit_interval / 1e9
+        self._wait_s = min(max(_WAIT_MIN_S, settings.application.commit_interval / 1e9), _WAIT_MAX_S)
         with ExitStack() as stack:
             # The producer comes first: it ends the last transaction, and fences whoever has begun it.
             self._output = stack.enter_context(closing(MergedOutput(settings, clock)))
