@@ -278,8 +278,12 @@ def topic_facts(admin: AdminClient, names: Sequence[str], timeout_s: float = _TI
         try:
             found = future.result()
         except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            fault: KafkaError = error.args[0]
+            if fault.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 continue
+            if fault.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                # Kafka does not say which one.
+                raise KafkaException(KafkaError(fault.code(), f"topic {name}: {fault.str()}")) from error
             raise
         facts[name] = TopicFacts(str(found.topic_id), len(found.partitions))
     return facts

@@ -163,7 +163,9 @@ class ReplicaInputs:
         if place in self._sources and error.code() in _OUT_OF_RANGE:
             self._lose(place)
             return False
-        if place in self._sources or is_fatal(error):
+        if place in self._sources:
+            raise _at(place, error)
+        if is_fatal(error):
             raise KafkaException(error)
         return True
 
@@ -203,5 +205,10 @@ def input_ends(consumer: Consumer, union: ReplicaUnion, output: Place) -> dict[s
             _, found[topic] = consumer.get_watermark_offsets(TopicPartition(topic, output[1]), timeout=_ENDS_S)
         except KafkaException as error:
             if error.args[0].code() not in _UNKNOWN:
-                raise
+                raise _at((topic, output[1]), error.args[0]) from error
     return found
+
+
+def _at(place: Place, error: KafkaError) -> KafkaException:
+    """Return an error that also says where it has occurred: Kafka does not, for example if it denies access."""
+    return KafkaException(KafkaError(error.code(), f"{place[0]} partition {place[1]}: {error.str()}"))

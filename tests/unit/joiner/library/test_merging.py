@@ -204,7 +204,7 @@ def test_ids_of_a_replica_that_goes_back_are_kept_until_all_have_passed_the_ends
 def test_a_vector_that_goes_back_waits_for_the_ends_of_the_input_unless_its_topic_is_gone() -> None:
     two = Reading()
     two.consumer.send(OUT, start(5), encode_start({}))
-    with pytest.raises(KafkaException):
+    with pytest.raises(KafkaException, match="a partition 0: "):
         two.read()
     two = Reading()
     two.consumer.unknown = KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -262,9 +262,10 @@ def test_an_error_that_may_skip_messages_is_raised_and_others_are_not() -> None:
     two = Reading()
     two.consumer.queue.append(FakeMessage("", 0, None, KafkaError(AWAY)))
     assert two.read() == []
-    two.consumer.fail(OUT, KafkaError.UNKNOWN_TOPIC_OR_PART)
-    with pytest.raises(KafkaException):
+    two.consumer.fail(OTHER, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(KafkaException, match=r"out\.r1 partition 0: Broker: Topic authorization failed") as denied:
         two.read()
+    assert denied.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_watermarks_of_complete_replicas_are_delivered_if_they_rise() -> None:
