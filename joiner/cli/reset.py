@@ -47,7 +47,7 @@ def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
         print(
             f"This deletes the progress of application {application!r} in all {settings.topics.partitions} units. On "
             f"its next start, it begins {_beginning(settings, copied=bool(copies))}. Results already in the topic "
-            f"{settings.topics.out} are kept. {_what_of(copies)}"
+            f"{settings.topics.out} are kept. {_what_of(copies)}{_before(settings)}"
             "Stop its processes first, then repeat the command with --yes."
         )
         return 2
@@ -100,6 +100,17 @@ def _what_of(copies: list[str]) -> str:
     if not copies:
         return ""
     return f"The copies in {', '.join(copies)} are deleted, and made again from the originals that still exist. "
+
+
+def _before(settings: JoinerSettings) -> str:
+    """Return what to do before, because otherwise a replica with the former settings would decide what is merged."""
+    if settings.application.replicas == 1:
+        return ""
+    return (
+        "If settings that affect results have changed and the replicas are merged, first go back to one replica, as "
+        "docs/replicas.md describes: otherwise, results that only the new settings yield may be missing in the merged "
+        "topics. "
+    )
 
 
 def _beginning(settings: JoinerSettings, *, copied: bool) -> str:

@@ -119,3 +119,14 @@ def test_the_other_replicas_are_to_be_reset_after_replica_0(
     run_reset(monkeypatch, Fenced(), application={"replicas": replicas})
     shown = capsys.readouterr().out
     assert [number for number in range(3) if f"joiner reset --replica {number} --yes" in shown] == others
+
+
+@pytest.mark.parametrize(("replicas", "replica", "is_told"), [(1, 0, False), (2, 0, True), (3, 2, True)])
+def test_whoever_has_changed_the_settings_is_told_to_go_back_to_one_replica_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], replicas: int, replica: int, *, is_told: bool
+) -> None:
+    application = {"replicas": replicas}
+    assert run_reset(monkeypatch, Fenced(), confirmed=False, application=application, replica=replica) == 2
+    shown = capsys.readouterr().out
+    assert ("first go back to one replica, as docs/replicas.md describes" in shown) == is_told
+    assert shown.endswith("Stop its processes first, then repeat the command with --yes.\n")
