@@ -315,7 +315,8 @@ def replicas() -> dashboard.Dashboard:
     """Return the dashboard for the processes that merge the replicas of an application."""
     board = _new_dashboard("Replicas", "lsb-replicas", "Which replica is first, and whether each could go on alone.")
     delivered = 'sum by (replica) (rate(lsb_joiner_merge_messages_total{verdict="deliver"}[1m]))'
-    # A process that no longer merges keeps its gauges.
+    # A process that has just begun to merge may be scraped before the one that merged until then has ended.
+    partitions = "max by (topic) (lsb_joiner_merge_partitions)"
     complete = "max by (topic, replica) (lsb_joiner_merge_complete)"
     remembered = "max by (topic) (lsb_joiner_merge_remembered)"
     share = f"{delivered} / on () group_left () sum({delivered})"
@@ -324,7 +325,7 @@ def replicas() -> dashboard.Dashboard:
         _number("Waiting", "Processes that wait for their turn.", "none", "sum(lsb_joiner_merge_active == bool 0)"),
         _number(
             "Complete replicas", "In all partitions, of the topic with the fewest. With two, any may die.", "none",
-            f"min(sum by (topic) ({complete} == bool scalar(max({complete}))))",
+            f"min(sum by (topic) ({complete} == bool on (topic) group_left () {partitions}))",
         ),
         _number(
             "Partitions waiting", "Not read, because a complete replica is waited for.", "none",

@@ -43,6 +43,7 @@ class MergeMetrics:
         self.leads: Mapping[tuple[str, ...], float] = {}
         self.lead_ms: Mapping[tuple[str, ...], float] = {}
         self.complete: Mapping[tuple[str, ...], float] = {}
+        self.partitions: Mapping[tuple[str, ...], float] = {}
         self.remembered: Mapping[tuple[str, ...], float] = {}
         self.merging = self.waiting = self.transactions = self.errors = 0
         counter, gauge = readings.counter, readings.gauge
@@ -60,6 +61,7 @@ class MergeMetrics:
         gauge("lsb_joiner_merge_active", "Whether this process merges (1) or waits (0).", lambda: self.merging)
         what = "Partitions in which a replica is complete, so that it can deliver all results without the others."
         gauge("lsb_joiner_merge_complete", what, lambda: self.complete, ("topic", "replica"))
+        gauge("lsb_joiner_merge_partitions", "Partitions that are merged.", lambda: self.partitions, ("topic",))
         gauge("lsb_joiner_merge_remembered", "Ids that are remembered.", lambda: self.remembered, ("topic",))
         what = "Partitions that are not read because memory is full and a complete replica is waited for."
         gauge("lsb_joiner_merge_waiting", what, lambda: self.waiting)
@@ -67,7 +69,7 @@ class MergeMetrics:
     def end_session(self) -> None:
         """Forget what was true while this process merged. What another one finds must not be mixed with that."""
         self.merging = self.waiting = 0
-        self.complete, self.remembered = {}, {}
+        self.complete, self.partitions, self.remembered = {}, {}, {}
 
     def _lead_s(self) -> Mapping[tuple[str, ...], float]:
         return {labels: sum_ms / 1e3 for labels, sum_ms in self.lead_ms.items()}
@@ -172,11 +174,13 @@ class Merger:
         self._metrics.leads, self._metrics.lead_ms = self._leads + leads, self._lead_ms + lead_ms
         self._metrics.waiting = session.waiting()
         complete: Counter[tuple[str, ...]] = Counter()
+        partitions: Counter[tuple[str, ...]] = Counter()
         remembered: Counter[tuple[str, ...]] = Counter()
         for (topic, _), merged in session.partitions.items():
             complete.update((topic, str(replica)) for replica in merged.union.complete)
+            partitions[topic,] += 1
             remembered[topic,] += merged.union.remembered
-        self._metrics.complete, self._metrics.remembered = complete, remembered
+        self._metrics.complete, self._metrics.partitions, self._metrics.remembered = complete, partitions, remembered
 
 
 def merge_topics(settings: JoinerSettings) -> list[TopicSpec]:

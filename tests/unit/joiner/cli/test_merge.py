@@ -138,13 +138,15 @@ def test_the_metrics_show_complete_replicas_only_while_a_process_merges(
     assert one is not None
 
     def close() -> None:
-        seen.extend((metrics.merging, metrics.waiting, dict(metrics.complete), dict(metrics.remembered)))
+        found = metrics.complete, metrics.partitions, metrics.remembered
+        seen.extend((metrics.merging, metrics.waiting, *map(dict, found)))
 
     monkeypatch.setattr(sessions, "close", close)
     one.run()
     complete = {("machine.out", "0"): 2, ("machine.out", "1"): 2}
-    assert seen == [1, 1, complete, {("machine.out",): 6}]
-    assert (metrics.merging, metrics.waiting, metrics.complete, metrics.remembered) == (0, 0, {}, {})
+    assert seen == [1, 1, complete, {("machine.out",): 2}, {("machine.out",): 6}]
+    assert (metrics.merging, metrics.waiting, metrics.complete) == (0, 0, {})
+    assert (metrics.partitions, metrics.remembered) == ({}, {})
 
 
 def test_topics_with_other_partitions_end_merging(sessions: Sessions) -> None:
