@@ -324,7 +324,7 @@ def replicas() -> dashboard.Dashboard:
         _number("Merging", "Processes that merge. There should be one.", "none", "sum(lsb_joiner_merge_active)"),
         _number("Waiting", "Processes that wait for their turn.", "none", "sum(lsb_joiner_merge_active == bool 0)"),
         _number(
-            "Complete replicas", "In all partitions, of the topic with the fewest. With two, any may die.", "none",
+            "Complete replicas", "In all partitions, of the topic with the fewest. If two run, any may die.", "none",
             f"min(sum by (topic) ({complete} == bool on (topic) group_left () {partitions}))",
         ),
         _number(
@@ -334,10 +334,14 @@ def replicas() -> dashboard.Dashboard:
         _number("Ids remembered", "Replicas may still write them.", "short", f"sum({remembered})"),
         _number("Errors, 5 min", "Merging started over.", "short", "sum(increase(lsb_joiner_merge_errors_total[5m]))"),
         _lines(
-            "First", "Messages delivered from each replica, because it was first.", "cps",
-            (delivered, "replica {{replica}}"),
+            "Read", "Messages of each replica. One of which there are none while there are of others is down.", "cps",
+            ("sum by (replica) (rate(lsb_joiner_merge_messages_total[1m]))", "replica {{replica}}"), width=_THIRD,
         ),
-        _lines("Share", "Of the messages delivered.", "percentunit", (share, "replica {{replica}}")),
+        _lines(
+            "First", "Messages delivered from each replica, because it was first.", "cps",
+            (delivered, "replica {{replica}}"), width=_THIRD,
+        ),
+        _lines("Share", "Of the messages delivered.", "percentunit", (share, "replica {{replica}}"), width=_THIRD),
         _lines(
             "Complete", "Partitions of all output topics in which a replica could go on alone.", "none",
             (f"sum by (replica) ({complete})", "replica {{replica}}"), width=_THIRD,
