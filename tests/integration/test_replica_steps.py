@@ -215,4 +215,15 @@ def take_replica_away(processes: Processes, steps: Steps) -> None:
     names = [*removed.output_topics.values(), removed.state_topic, removed.control_topic]
     for future in app.admin().delete_topics(names, operation_timeout=DEADLINE_S).values():
         future.result()
+    for future in app.admin().delete_consumer_groups([removed.application.name]).values():
+        future.result()
+    nothing_is_left(app, removed.application.name)
     steps.take("Let the readers go over to `machine.out`")
+
+
+def nothing_is_left(app: Application, replica: str) -> None:
+    """Check that a replica that is added again would begin with the state of replica 0, as the page says."""
+    app.application = TWO_REPLICAS
+    said = app.command("reset", "--replica", "1")
+    app.application = ONE_REPLICA
+    assert said.stdout == f"application {replica!r} has never run: nothing to reset\n", said.stderr
