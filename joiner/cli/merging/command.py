@@ -15,7 +15,8 @@ from joiner.runtime.settings import JoinerSettings
 def merge(settings: JoinerSettings, clock: Clock, remembered_max: int) -> int:
     """Merge the outputs of the replicas until stopped. Return the exit status.
 
-    Raises `broker.kafka.topics.TopicError` if a topic cannot be used as it is, and KafkaException.
+    Raises `broker.kafka.topics.TopicError` if a topic cannot be used as it is, and KafkaException for an error at the
+    start that waiting cannot fix.
     """
     if settings.application.results == "arrow":
         print("application.results is 'arrow', which cannot be merged: choose 'full' or 'compact'", file=sys.stderr)

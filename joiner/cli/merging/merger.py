@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaException
 
 from broker.kafka.replicas import merged_topic, replica_name
-from broker.kafka.topics import TopicSpec, control_topic_spec, data_topic_specs, ensure_topics, state_topic_spec
+from broker.kafka.topics import (
+    TopicSpec,
+    control_topic_spec,
+    data_topic_specs,
+    ensure_topics,
+    state_topic_spec,
+    wait_for_topics,
+)
 from joiner.cli.merging.leadership import Leadership
 from joiner.cli.merging.session import Session, Stopped
 from joiner.library.merging.protocol import REMEMBERED_MAX
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.clients import describe, make_admin
+from joiner.runtime.kafka.clients import KAFKA_LOG, describe, make_admin
 from joiner.runtime.kafka.topics import TopicReplaced, TopicWatch
 
 if TYPE_CHECKING:
@@ -98,9 +105,16 @@ class Merger:
     def run(self, beat: Callable[[], None] = lambda: None) -> None:
         """Merge until stopped. ``beat`` is called in each turn. Kafka's errors are logged, and then it starts over.
 
-        Raises `TopicError` if a topic cannot be used as it is, `MergeError` if results were lost or cannot be merged,
-        and `broker.settings.SettingsError` if a secret cannot be read.
+        Raises KafkaException for an error at the start that waiting cannot fix, such as a denied access, `TopicError`
+        if a topic cannot be used as it is, `MergeError` if results were lost or cannot be merged, and
+        `broker.settings.SettingsError` if a secret cannot be read.
         """
+
+        def is_stopped() -> bool:
+            beat()
+            return self._stop.is_set()
+
+        wait_for_topics(self._settings.kafka, merge_topics(self._settings), is_stopped, _log, KAFKA_LOG)
         while not self._stop.is_set():
             try:
                 # The topic that the group assigns must exist.

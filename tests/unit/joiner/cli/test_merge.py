@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
+from confluent_kafka import KafkaException
 from prometheus_client import CollectorRegistry
 
 from broker.kafka.topics import TopicError
@@ -80,6 +82,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> Sessions:
     for name, stand_in in {
         "make_admin": lambda _kafka: None,
         "ensure_topics": lambda *_given: {},
+        "wait_for_topics": lambda *_given: {},
         "Leadership": lambda *_given: leadership,
         "TopicWatch": Watch,
         "Session": made,
@@ -154,6 +157,17 @@ def test_topics_with_other_partitions_end_merging(sessions: Sessions) -> None:
     assert sessions.merger is not None
     with pytest.raises(TopicError, match="other partitions"):
         sessions.merger.run()
+
+
+def test_settings_that_the_client_rejects_end_the_process() -> None:
+    settings = make_settings(kafka={"client": {"no.such": "1"}}, application={"replicas": 2})
+    beats = itertools.count()
+
+    def beat() -> None:
+        assert next(beats) < 100, "it starts over again and again"
+
+    with pytest.raises(KafkaException, match=r"no\.such"):
+        Merger(settings, ManualClock(), MergeMetrics(Readings(CollectorRegistry()))).run(beat)
 
 
 def test_the_offset_of_a_serial_is_found_although_only_some_are_known() -> None:
