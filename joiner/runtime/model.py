@@ -117,6 +117,10 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``founded``: the vector up to which the unit of a replica was founded (see `ownership.foundation`): it has written
     nothing that was due there. Empty if it began at ``start``.
+
+    ``noted_at``: in a note about dangling transactions (see `ownership.dangling`), an offset of the state log after
+    everything that was there when its author claimed the unit. A later checkpoint is that of another claimant. -1 in
+    checkpoints, and in notes of older releases.
     """
 
     format: int
@@ -138,6 +142,7 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     result_ends: dict[str, int] = {}
     aligns: dict[str, AlignSummary] = {}
     founded: dict[str, int] = {}
+    noted_at: int = -1
 
     @property
     def basis(self) -> Basis:
@@ -297,10 +302,19 @@ class StateLog:
     def dangling_note(self) -> Checkpoint | None:
         """Return the noted checkpoint up to which results may have been written, or None (see `ownership.dangling`).
 
-        Raises `UnitStopped` if it is unreadable or in a newer format.
+        A note that does not count any more is left out. Raises `UnitStopped` if it is unreadable or in a newer format.
         """
         value = self.values.get(dangling_key(self.unit))
-        return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
+        note = None if value is None else decode_checked(self.unit, decode_checkpoint, value)
+        return None if note is None or self.is_outdated(note) else note
+
+    def is_outdated(self, note: Checkpoint) -> bool:
+        """Return whether the unit has been claimed by somebody else since the author of a note claimed it.
+
+        Whoever has done so would have removed the note if it had been there in time. So its author was fenced before it
+        was written, and has done nothing else.
+        """
+        return 0 <= note.noted_at <= self.checkpoint_at
 
     def manifests(self) -> list[Manifest]:
         """Return the manifests, at most one per slot, newest first.

@@ -208,20 +208,24 @@ def _not_resolved(kafka: MemoryKafka, settings: JoinerSettings, unit: int, claim
     """Return a claim that resolves transactions and continues, although it cannot prove that none was ended wrongly.
 
     That is so if it finds the note of an earlier claimant, or if it writes missing output. A note that is behind an
-    open transaction is not found, and one that a fenced claimant writes later does not matter either: neither of these
-    claimants has written anything else.
+    open transaction is not found, and one that a fenced claimant writes later does not matter either, also if somebody
+    else has claimed the unit since: neither of these claimants has written anything else.
     """
-    key, notes = dangling_key(unit).encode(), list[int]()
+    key, notes = dangling_key(unit).encode(), dict[int, int]()
+    claimed = list[int]()
     logs = {kind: written(kafka, topic, unit) for kind, topic in settings.output_topics.items()}
     state = kafka.log(settings.state_topic, unit)
     for entry in state.archive:
+        if entry.key == checkpoint_key(unit).encode() and entry.is_committed:
+            claimed.append(entry.offset)
         if entry.key != key or not entry.is_committed:
             continue
         if entry.value is not None:
-            notes.append(entry.offset)
+            notes[entry.offset] = decode_checkpoint(entry.value).noted_at
             continue
         assert entry.transaction is not None, "a note is removed by a claim or a reset"
-        found = [offset for offset in notes if offset < claims.found(entry.transaction, state)]
+        end = claims.found(entry.transaction, state)
+        found = [at for at, noted_at in notes.items() if at < end and not any(noted_at <= one < end for one in claimed)]
         mine = [one for log in logs.values() for one in log if one.transaction is entry.transaction]
         vectors = [vector for one in mine if (vector := read_start(one.value)) is not None]
         if (found or len(mine) > len(vectors)) and any(vectors):

@@ -244,6 +244,7 @@ def _owned(found: Checkpoint, claimant: Claimant) -> Checkpoint:
         instance=claimant.instance,
         site=claimant.site,
         stopped=False,
+        noted_at=-1,
     )
 
 

@@ -17,7 +17,10 @@ output of the unit follows from its input, so the claimant takes these steps ins
  3. replay the input from an earlier state up to the checkpoint in the note. The claim's transaction then writes the
     effects that are not yet visible, and removes the note
 
-If a claimant dies or is fenced at any point, the next one finds the note and repeats the procedure.
+If a claimant dies or is fenced at any point, the next one finds the note and repeats the procedure. A note is written
+outside a transaction, so it may arrive after the next claim, if its author was frozen. Such a note does not count: its
+author was fenced, so it has written nothing else. To show this, a note says where the state log ended before its author
+has found that it still owns the unit: a later checkpoint is that of another claimant.
 
 Every claim fences the partitions. A partition learns a producer's epoch only from the producer's records and markers.
 Until the new owner has written one to a partition, that partition may still accept a request that the old owner's
@@ -55,6 +58,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
@@ -181,7 +185,7 @@ def _tried(log: StateLog, readers: Readers) -> list[Checkpoint]:
         # Only the marker of its transaction follows the newest checkpoint.
         return []
     found = read_tried(readers, log.unit, begin, end)
-    return [one for one in found if one.run != RESET_RUN]
+    return [one for one in found if one.run != RESET_RUN and not log.is_outdated(one)]
 
 
 def _there(
@@ -223,9 +227,12 @@ def resolve(
         else "Kafka has not ended the unit's transactions correctly",
         offsets_as_text(reached.offsets),
     )
-    _note(settings, dangling.key, unit, reached)
     topics = settings.topics
     with closing(Readers(settings, clock)) as readers:
+        _, end = log_range(readers.everything, settings.state_topic, unit)
+        # In this order: whoever claims the unit later writes its checkpoint after that.
+        transactions.check_owner()
+        _note(settings, dangling.key, unit, msgspec.structs.replace(reached, noted_at=end))
         fences = fence_partitions(readers, unit, transactions, checkpoint)
         effects, begin = again()
 

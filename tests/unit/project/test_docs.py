@@ -327,7 +327,7 @@ FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[s
     "late": (msgspec.json.Decoder(records.Late).decode, records.Late, {"row"}),
     "unmatched": (msgspec.json.Decoder(records.Unmatched).decode, records.Unmatched, {"row"}),
     "rejected": (records.decode_rejected, records.Rejected, {"row"}),
-    "progress": (model.decode_checkpoint, model.Checkpoint, {"stopped", "founded"}),
+    "progress": (model.decode_checkpoint, model.Checkpoint, {"stopped", "founded", "noted_at"}),
     "manifest": (model.decode_manifest, model.Manifest, set()),
     "control notserved": (unit_reports.decode, control.NotServed, set()),
     **{f"control {kind.__struct_config__.tag}": (control.decode, kind, set()) for kind in get_args(control.Record)},

@@ -6,11 +6,13 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from broker.wire.arrow.results import decode_results
 from broker.wire.start_records import encode_start
 from joiner.runtime.kafka.pending_markers import BEGINNING, identities_in, identity_of
+from joiner.runtime.kafka.transaction import Fenced
 from joiner.runtime.model import Checkpoint, FirstRecord, StateLog, checkpoint_key, dangling_key, encode
 from joiner.runtime.ownership import dangling
 from joiner.runtime.ownership.dangling import _identities, _keep_missing_results
@@ -106,6 +108,69 @@ def test_what_was_open_is_harmless_if_all_that_was_committed_is_visible_and_noth
     resolved = dangling.Resolved(Effects(), missing, {OUT: 90})
     assert dangling.is_blameless(log, open_, resolved, readers) == is_proven
     assert ("Kafka has" in caplog.text) == (bool(visible) != (now is OPENED))
+
+
+@pytest.mark.parametrize(
+    ("noted_at", "counts"),
+    [
+        pytest.param(9, False, id="the unit was claimed again before the note arrived"),
+        pytest.param(10, True, id="its author was the last claimant"),
+        pytest.param(-1, True, id="an older release has written it"),
+    ],
+)
+def test_the_note_of_a_claimant_that_was_fenced_before_it_arrived_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, noted_at: int, *, counts: bool
+) -> None:
+    """The claim in between, at 9, has found nothing, or has resolved everything, and written the results again."""
+    note = msgspec.structs.replace(OPENED, noted_at=noted_at)
+    log = StateLog(0, {checkpoint_key(0): encode(FORMER), dangling_key(0): encode(note)}, checkpoint_at=9)
+    settings = make_settings(application={"replicas": 2})
+    readers: Any = SimpleNamespace(settings=settings, clock=ManualClock(), log=None, everything=None)
+    monkeypatch.setattr(dangling, "read_tried", lambda *_given: [note])
+    monkeypatch.setattr(dangling, "log_range", lambda *_given: (0, 100))
+    monkeypatch.setattr(dangling, "_ends", lambda *_given: {OUT: (90, 90)})
+    monkeypatch.setattr(dangling, "read_to_end", lambda *_given: iter([SimpleNamespace(value=lambda: RESULT)]))
+    found = dangling.find_dangling(log, readers)
+    assert (found is not None) == counts
+    assert (dangling.find_wrongly_ended(log, {OUT: 90}, readers) is not None) == counts
+    if found is not None:
+        assert found.reached is not None
+        assert found.reached.offsets == OPENED.offsets
+
+
+def test_a_note_says_where_the_log_ended_before_its_author_has_found_that_it_is_the_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings, steps, ends = make_settings(application={"replicas": 2}), list[str](), iter([30, 99])
+
+    class Transactions:
+        def check_owner(self) -> None:
+            steps.append("check")
+
+        def roll_back(self, *_given: Any) -> dict[str, int]:
+            steps.append("fence")
+            raise Fenced
+
+    def end(*_given: Any) -> tuple[int, int]:
+        steps.append("end")
+        return 0, next(ends)
+
+    def noted(_settings: Any, key: str, unit: int, reached: Checkpoint) -> None:
+        steps.append("note")
+        assert (key, unit, reached.offsets, reached.noted_at) == (dangling_key(0), 0, OPENED.offsets, 30)
+
+    monkeypatch.setattr(dangling, "log_range", end)
+    monkeypatch.setattr(dangling, "_note", noted)
+    monkeypatch.setattr(
+        dangling,
+        "Readers",
+        lambda *_given: SimpleNamespace(settings=settings, everything=None, clock=None, close=lambda: None),
+    )
+    open_ = dangling.DanglingTransaction(0, {OUT: 20}, OPENED)
+    transactions: Any = Transactions()
+    with pytest.raises(Fenced):
+        dangling.resolve(settings, open_, transactions, FORMER, ManualClock(), lambda: pytest.fail("it is fenced"))
+    assert steps == ["end", "check", "note", "fence"]
 
 
 @pytest.mark.parametrize("results", ["full", "arrow"])
