@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException
@@ -38,6 +39,13 @@ _WAIT_MAX_S: Final = 10.0
 
 _LOOK_S: Final = 1.0
 """The time between two updates of the metrics."""
+
+_SHORT: Final = {"segment.bytes": str(1024 * 1024), "delete.retention.ms": "60000"}
+"""Settings that keep the state topic short, all of which is read before merging begins.
+
+Compaction keeps the marker of each transaction for ``delete.retention.ms``, which is a day by default. With fifty
+transactions a second, that is 300 MB per partition. It also keeps tombstones for as long, but this topic has none.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -204,8 +212,9 @@ def merge_topics(settings: JoinerSettings) -> list[TopicSpec]:
     names = [replica_name(topic, replica) for topic in outputs for replica in replicas]
     names += [merged_topic(topic) for topic in outputs]
     specs = {spec.name: spec for spec in data_topic_specs(settings.topics, names)}
+    state = state_topic_spec(f"{settings.application.name}.merged", settings.topics)
     return [
         *(specs[name] for name in names),
-        state_topic_spec(f"{settings.application.name}.merged", settings.topics),
+        replace(state, initial=state.initial | _SHORT),
         control_topic_spec(settings.application.name, settings.topics),
     ]

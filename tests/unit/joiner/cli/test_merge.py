@@ -11,12 +11,13 @@ import pytest
 from confluent_kafka import KafkaException
 from prometheus_client import CollectorRegistry
 
+from broker.kafka.replicas import merging_state_topic
 from broker.kafka.topics import TopicError
 from broker.metrics import Readings
 from joiner.cli.main import build_parser
 from joiner.cli.merging import merger
 from joiner.cli.merging.command import merge
-from joiner.cli.merging.merger import MergeMetrics, Merger
+from joiner.cli.merging.merger import MergeMetrics, Merger, merge_topics
 from joiner.cli.merging.serial_index import SerialIndex
 from joiner.runtime.kafka.topics import TopicReplaced
 from tests.manual_clock import ManualClock
@@ -168,6 +169,15 @@ def test_settings_that_the_client_rejects_end_the_process() -> None:
 
     with pytest.raises(KafkaException, match=r"no\.such"):
         Merger(settings, ManualClock(), MergeMetrics(Readings(CollectorRegistry()))).run(beat)
+
+
+def test_the_state_topic_does_not_keep_the_markers_of_a_whole_day() -> None:
+    """All of it is read before merging begins, so the time until another process continues would grow all day."""
+    specs = {spec.name: spec for spec in merge_topics(make_settings(application={"replicas": 2}))}
+    state = specs[merging_state_topic("lsb")]
+    assert state.required == {"cleanup.policy": "compact"}
+    assert int(state.initial["delete.retention.ms"]) <= 60_000
+    assert int(state.initial["segment.bytes"]) == 1024 * 1024, "Kafka accepts no less"
 
 
 def test_the_offset_of_a_serial_is_found_although_only_some_are_known() -> None:
