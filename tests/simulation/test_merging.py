@@ -285,7 +285,7 @@ def test_a_long_merged_topic_of_which_nothing_is_known_is_refused_without_readin
     monkeypatch.setattr(progress_of, "read_to_end", counted)
     with pytest.raises(MergeError, match="would be written a second time"):
         world.settle()
-    assert read == [merged_topic(out)]
+    assert read.count(merged_topic(out)) == 1
 
 
 @pytest.mark.parametrize("interval_s", [0, 120])
