@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from broker.kafka.topics import control_topic_spec, data_topic_specs, state_topic_spec
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from broker.kafka.topics import control_topic_spec, data_topic_specs, state_topic_spec, topic_facts
 from broker.settings import TopicSettings
 
 
@@ -32,3 +39,13 @@ def test_the_control_topic_has_one_order_and_one_clock() -> None:
     spec = control_topic_spec("app", TopicSettings(partitions=3))
     assert (spec.name, spec.partitions) == ("app.control", 1)
     assert spec.required == {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
+
+
+def test_a_denied_access_names_the_topic() -> None:
+    """Kafka's own error does not."""
+    known, denied = Future[Any](), Future[Any]()
+    known.set_result(SimpleNamespace(topic_id="id", partitions=[0]))
+    denied.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+    admin: Any = SimpleNamespace(describe_topics=lambda *_given, **_more: {"a": known, "b": denied})
+    with pytest.raises(KafkaException, match="topic b: Broker: Topic authorization failed"):
+        topic_facts(admin, ["a", "b"])
