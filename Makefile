@@ -11,9 +11,10 @@ PY := .venv/bin/python
 CHAOS_SEEDS ?= 1
 
 # Test processes side by side. Files with slow tests come first (tests/conftest.py), so that all processes finish at about
-# the same time. Those of tests on real servers have their own servers, and wait for more than half of their time.
+# the same time. Those of tests on real servers have their own servers, and wait for half of their time. Meanwhile, another
+# one runs tests that need no server.
 SIDE_BY_SIDE ?= -n 2 --dist loadfile --no-loadscope-reorder
-ON_SERVERS ?= -n $(shell $(PYTHON) -m tests.side_by_side) --dist loadfile --no-loadscope-reorder
+ON_SERVERS ?= -n $(shell $(PYTHON) -m tests.side_by_side) --dist loadfile --no-loadscope-reorder --fill-waits
 CHAOS_REPORT ?= .lsb/chaos
 BENCH_REPORTS ?= .lsb
 SOAK_MINUTES ?= 65
@@ -84,9 +85,9 @@ quick: setup check ## for everyday work: style, types, unit and property tests, 
 test: ## everything that must pass: checks, all tests but the longest, one chaos seed
 	@$(MAKE) --no-print-directory --jobs=3 check servers
 	$(call say,Tests of rules and logic)
-	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/simulation tests/packaging
-	$(call say,Tests on real servers$(comma) in Spark and with crashes at seeded moments (seed $(CHAOS_SEEDS)))
-	@$(call chaos,$(CHAOS_SEEDS)) tests/spark tests/integration $(ON_SERVERS) --durations 30
+	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/unit
+	$(call say,Tests on real servers$(comma) in Spark and with crashes at seeded moments (seed $(CHAOS_SEEDS))$(comma) and beside them tests of laws and simulations)
+	@$(call chaos,$(CHAOS_SEEDS)) tests/spark tests/integration tests/property tests/simulation tests/packaging $(ON_SERVERS) --durations 30
 	@printf '\nPASSED: checks, tests and crashes are all fine.\n'
 
 servers: influxd setup ## fetch Kafka, the MQTT broker and InfluxDB, if they are missing

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from xdist.scheduler import LoadFileScheduling
 
 from broker.stack import LocalStack, ephemeral_stack
 from broker.stack.servers import Kafka
+from tests.scheduling import FileScheduling, yield_to_servers
 
 # Services that the tests start log to files, where plain text is easier to read and search than JSON.
 os.environ.setdefault("LSB_LOG", "text")
@@ -39,11 +39,12 @@ settings.register_profile("no-shrinking", parent=settings.get_profile("ci"), pha
 settings.load_profile(os.environ.get("LSB_HYPOTHESIS", "ci" if os.environ.get("CI") else "local"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip long tests unless they are wanted. Files with a slow test come first.
 
     Test processes side by side then end at about the same time.
     """
+    yield_to_servers(config)
     if not os.environ.get("LSB_CHAOS_FULL"):
         for item in items:
             if item.get_closest_marker("long"):
@@ -52,17 +53,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-class _OneSparkSession(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
-    """Gives each file of tests to a single test process, and all files that share a Spark session to the same one."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return "tests/spark" if nodeid.startswith("tests/spark/") else str(super()._split_scope(nodeid))
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `tests.scheduling`."""
+    text = "let one of the processes run only tests without servers, beside the others"
+    parser.addoption("--fill-waits", action="store_true", help=text)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling | None:
     """Choose how files are distributed to test processes (``--dist loadfile``)."""
-    return _OneSparkSession(config, log) if config.getoption("dist") == "loadfile" else None
+    return FileScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

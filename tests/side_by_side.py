@@ -1,7 +1,8 @@
-"""Prints how many test processes with servers of their own run side by side: ``python -m tests.side_by_side``.
+"""Prints how many test processes run side by side if there are tests on servers: ``python -m tests.side_by_side``.
 
-They wait for more than half of their time, so three of them keep two cores busy. Each has a Kafka broker and often
-other servers, a Spark session or a browser, about 3 GB in all.
+All but one have servers of their own: a Kafka broker and often other servers, a Spark session or a browser, about 3 GB
+in all. They wait for half of their time, so that two cores have time for another process, with the tests that need no
+server (``--fill-waits``, see `tests.scheduling`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 
 
 def count_processes(limits: Sequence[Path] = tuple(map(Path, _LIMITS))) -> int:
-    """Return how many test processes the memory of this machine, or of this container, is enough for."""
+    """Return for how many test processes with servers this machine, or this container, has enough memory."""
     memory = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for limit in limits:
         with suppress(OSError, ValueError):  # there is no such file, or it contains "max"
@@ -32,4 +33,4 @@ def count_processes(limits: Sequence[Path] = tuple(map(Path, _LIMITS))) -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{count_processes()}\n")
+    sys.stdout.write(f"{count_processes() + 1}\n")
