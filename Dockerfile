@@ -25,10 +25,10 @@ COPY db_connector db_connector
 
 FROM base AS services
 COPY --from=packages /opt/venv /opt/venv
-# Bytecode and the loops of the join are compiled here, because the root file system of a container is read-only. numba
-# needs a writable cache folder, so this folder becomes the initial content of a volume.
+# Bytecode and all loops are compiled here, because the root file system of a container is read-only. numba needs a
+# writable cache folder, so this folder becomes the initial content of a volume.
 RUN python -m compileall -q /opt/lsb /opt/venv/lib \
- && python -c 'import broker.wire.bulk, joiner; joiner.AlignBuffer({"a": joiner.ColumnRule()})' && chown -R lsb:lsb /var/cache/lsb
+ && python -m joiner.cli.loops && chown -R lsb:lsb /var/cache/lsb
 USER 10001:10001
 CMD ["python", "-m", "joiner", "run", "--config", "/etc/lsb/lsb.toml"]
 
@@ -39,7 +39,7 @@ FROM base AS control
 COPY control control
 COPY --from=control-packages /opt/venv /opt/venv
 RUN python -m compileall -q /opt/lsb /opt/venv/lib \
- && python -c 'import broker.wire.bulk, joiner; joiner.AlignBuffer({"a": joiner.ColumnRule()})' && chown -R lsb:lsb /var/cache/lsb
+ && python -m joiner.cli.loops && chown -R lsb:lsb /var/cache/lsb
 USER 10001:10001
 CMD ["python", "-m", "control", "run", "--config", "/etc/lsb/lsb.toml"]
 
@@ -52,6 +52,6 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=spark-packages /opt/venv /opt/venv
 RUN python -m compileall -q /opt/lsb /opt/venv/lib \
- && python -c 'import broker.wire.bulk, joiner; joiner.AlignBuffer({"a": joiner.ColumnRule()})' && chown -R lsb:lsb /var/cache/lsb
+ && python -m joiner.cli.loops && chown -R lsb:lsb /var/cache/lsb
 USER 10001:10001
 CMD ["python", "-m", "joiner", "spark", "--config", "/etc/lsb/lsb.toml"]

@@ -56,7 +56,7 @@ setup: .venv/.ready ## create the Python environment in .venv (quick when nothin
 	$(call say,The project itself into .venv)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index \
 	  --config-settings editable_mode=compat --editable .
-	@$(PY) -c 'import broker.wire.bulk, joiner; joiner.AlignBuffer({"a": joiner.ColumnRule()})' # compiles their loops once, for all later processes
+	@$(PY) -m joiner.cli.loops # once, for all later processes
 	@touch $@
 
 demo: setup ## the whole pipeline: start, replay, join, move to Spark, verify, stop (EVENTS=path, RUNNER=process or spark, UI=1)
