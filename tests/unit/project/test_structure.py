@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.unit.project.test_import_arrows import OURS, ROOT, imports, parse, shown, sources, top
+from tests.unit.project.test_import_arrows import OURS, ROOT, imports, parse, parsed_with, shown, sources, top
 
 PACKAGES: Final = sorted({*OURS, "bench", "grafana"})
 
@@ -48,10 +48,15 @@ def name_of(path: Path) -> str:
 
 
 @cache
+def modules() -> Mapping[str, Path]:
+    """Return the files of the project's modules."""
+    return {name_of(path): path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+
+
+@cache
 def graph() -> Mapping[str, frozenset[str]]:
     """Return the project modules that each module imports, including imports for type checking alone."""
-    paths = {name_of(path): path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    found = {}
+    paths, found = modules(), {}
     for name, path in paths.items():
         given = {imported.module for imported in imports(path)}
         # ``from package import module`` yields both names, but only the module counts. `reached_from` adds the imports
@@ -96,7 +101,8 @@ def reached_from(name: str) -> set[str]:
 
 def folders() -> list[str]:
     """Return every package that contains modules."""
-    return sorted({name.rpartition(".")[0] for name in graph() if "." in name})
+    # Not from `graph`, because each test process calls this.
+    return sorted({name.rpartition(".")[0] for name in modules() if "." in name})
 
 
 def inside(folder: str) -> dict[str, frozenset[str]]:
@@ -209,8 +215,7 @@ def test_types_are_examined_at_import_and_not_by_several_threads_at_once() -> No
     """The library msgspec examines a type at its first use. Two threads that do so at once may crash the process."""
     found = []
     for package in OURS:
-        for path in (ROOT / package).rglob("*.py"):
-            tree = parse(path)
+        for path, tree in parsed_with(["msgspec"], sources(package)):
             inner = {id(call) for function in ast.walk(tree) if _is_function(function) for call in ast.walk(function)}
             for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
                 name = ast.unparse(call.func)
