@@ -36,6 +36,9 @@ JOIN: Final = '[{"name": "j", "left": "a", "right": "b", "output": "c"}]'
 IN_PYTHON: Final = {"NUMBA_DISABLE_JIT": "1"}
 """For runs that join at most three rows. Compiling takes 12 s, so only one environment tests it."""
 
+QUICKLY: Final = {"NUMBA_OPT": "0"}
+"""For that one, which tests that loops can be compiled, and not how fast they are."""
+
 LIBRARY: Final = """
 import sys
 import joiner
@@ -94,7 +97,7 @@ def test_pip_installs_the_same_files_of_a_package_as_in_the_development_environm
 
 
 def test_the_library_joins_with_numpy_and_numba_alone(library: Environment) -> None:
-    done = library.run("python", "-c", LIBRARY)
+    done = library.run("python", "-c", LIBRARY, **QUICKLY)
     assert done.stdout.splitlines() == [
         f"{joiner.__version__} [10, 10, 30, 30] [20, 24, 20, 24]",
         f"{library.site}/joiner/__init__.py",
