@@ -33,7 +33,7 @@ say = @printf '\n== %s\n' "$(1)"
 needs_python = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "'$(PYTHON)' is not Python 3.11 or newer. Install it, or give its path: make setup PYTHON=/path/to/python3.11"; exit 2; }
 
-.PHONY: help setup servers influxd style types demo up down status env dashboards quick test test-compose compose-needs test-chaos soak simulation mutations fuzz bench bench-engine bench-kafka bench-replicas bench-spark check docs format lock clean
+.PHONY: help setup servers jars influxd style types demo up down status env dashboards quick test test-compose compose-needs test-chaos soak simulation mutations fuzz bench bench-engine bench-kafka bench-replicas bench-spark check docs format lock clean
 
 help: ## this list
 	@printf 'LocalStreamBuffer: commands\n\n'
@@ -83,14 +83,17 @@ quick: setup check ## for everyday work: style, types, unit and property tests, 
 
 # The checks and what is fetched take turns at the cores: most of it can use only one, or waits for the network.
 test: ## everything that must pass: checks, all tests but the longest, one chaos seed
-	@$(MAKE) --no-print-directory --jobs=3 check servers
+	@$(MAKE) --no-print-directory --jobs=5 check servers
 	$(call say,Tests of rules and logic)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/unit
 	$(call say,Tests on real servers$(comma) in Spark and with crashes at seeded moments (seed $(CHAOS_SEEDS))$(comma) and beside them tests of laws and simulations)
 	@$(call chaos,$(CHAOS_SEEDS)) tests/spark tests/integration tests/property tests/simulation tests/packaging $(ON_SERVERS) --durations 30
 	@printf '\nPASSED: checks, tests and crashes are all fine.\n'
 
-servers: influxd setup ## fetch Kafka, the MQTT broker and InfluxDB, if they are missing
+servers: influxd jars setup ## fetch Kafka, the MQTT broker and InfluxDB, if they are missing
+
+# Needs no more than the packages, so that the downloads do not wait for the rest of the setup.
+jars: .venv/.installed
 	@$(PY) -m broker.stack fetch kafka mqtt
 
 # Without the environment, so that Go can begin at once: building InfluxDB takes longer than anything else here.
