@@ -21,6 +21,10 @@ SOAK_MINUTES ?= 65
 SOAK_REPORT ?= .lsb/soak
 UPGRADE ?= --upgrade
 
+PIP = $(PY) -m pip --quiet --disable-pip-version-check
+# Compressing what is unpacked at once takes longer than everything else about a wheel.
+STORED := --config-settings=--build-option=--compression=stored
+
 # Progress appears at once, even if the output is a file.
 export PYTHONUNBUFFERED := 1
 # The tests start hundreds of processes. Without bytecode files, each would spend half of its startup compiling.
@@ -42,19 +46,28 @@ help: ## this list
 
 setup: .venv/.ready ## create the Python environment in .venv (quick when nothing has changed)
 
+# pyspark has no wheel. It is made beside the installation of all other packages, which takes about as long.
 .venv/.installed: requirements/dev.txt
 	$(call say,Python packages into .venv (about two minutes the first time))
 	$(needs_python)
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "Python's venv module is missing. On Debian and Ubuntu: apt-get install python3-venv"; exit 2; }
 	@test -x $(PY) || $(PYTHON) -m venv .venv
-	@$(PY) -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@mkdir -p .venv/wheels
+	@sed -n '/^pyspark==/,/[^\\]$$/p' $< >.venv/wheels/pyspark.txt
+	@sed '/^pyspark==/,/[^\\]$$/d' $< >.venv/wheels/others.txt
+	@$(PIP) wheel --no-deps --require-hashes $(STORED) --wheel-dir .venv/wheels -r .venv/wheels/pyspark.txt & making=$$!; \
+	  trap 'kill $$making 2>/dev/null || true' EXIT; \
+	  $(PIP) install --no-compile --require-hashes -r .venv/wheels/others.txt; \
+	  wait $$making; trap - EXIT
+	@$(PIP) install --no-compile --no-deps --no-index .venv/wheels/pyspark-*.whl
+	@rm -r .venv/wheels
 	@touch $@
 
 # Compat mode puts the project root on the path, so that adding a package does not require reinstalling.
 .venv/.ready: .venv/.installed pyproject.toml
 	$(call say,The project itself into .venv)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index \
+	@$(PIP) install --no-deps --no-build-isolation --no-index \
 	  --config-settings editable_mode=compat --editable .
 	@$(PY) -m joiner.cli.loops # once, for all later processes
 	@touch $@
@@ -174,7 +187,7 @@ docs: setup .venv/.docs ## build the documents as a site, in .lsb/site; a dead l
 	@$(PY) -m properdocs build --quiet --config-file docs/site/properdocs.yml
 
 .venv/.docs: requirements/docs.txt .venv/.ready
-	@$(PY) -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes -r $<
+	@$(PIP) install --no-compile --require-hashes -r $<
 	@touch $@
 
 format: setup ## format the code
