@@ -68,6 +68,7 @@ class Pipeline:
 
     def __init__(self, kafka: KafkaSettings, folder: Path, quiet_s: float) -> None:
         name = f"steps-{uuid.uuid4().hex[:8]}"
+        self.set_replicas(2)  # so that the settings know both
         self.application = Application(kafka, folder, name, PARTITIONS, data=f"{name}.data")
         make_topic(kafka, self.application.data, PARTITIONS)
         self.steps: list[Step] = []
