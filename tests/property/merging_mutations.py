@@ -27,8 +27,8 @@ MERGING_MUTATIONS: Final = tuple(
         (
             "a replica is accepted before it has reached the floor",
             PROTOCOL,
-            "return is_known and reached(one.start, self._floor)",
-            "return is_known",
+            "return is_known and self._reads_the_same(one) and reached(one.start, self._floor)",
+            "return is_known and self._reads_the_same(one)",
         ),
         (
             "a replica is accepted while another one has forgotten ids of its transaction",
@@ -69,14 +69,14 @@ MERGING_MUTATIONS: Final = tuple(
         (
             "a vector that goes back is not noticed",
             REPLICA,
-            "return not reached(start, self.start) or (self.has_written and start == self.start)",
+            "return not continues or (self.has_written and start == self.start)",
             "return self.has_written and start == self.start",
         ),
         (
             "a transaction that begins again at the same vector is not noticed",
             REPLICA,
-            "return not reached(start, self.start) or (self.has_written and start == self.start)",
-            "return not reached(start, self.start)",
+            "return not continues or (self.has_written and start == self.start)",
+            "return not continues",
         ),
         (
             "a replica that goes back stays accepted",
@@ -117,14 +117,14 @@ MERGING_MUTATIONS: Final = tuple(
         (
             "ids of a transaction without an end get the vector at which it began",
             PROTOCOL,
-            "self._memory.abandon_transaction(replica, ends)\n            if is_only",
-            "self._memory.abandon_transaction(replica, one.start)\n            if is_only",
+            "self._memory.end_transaction(replica, ends)\n            if is_only",
+            "self._memory.end_transaction(replica, one.start)\n            if is_only",
         ),
         (
-            "ids of a transaction without an end get no tag",
-            MEMORY,
-            "        if batch.count:\n            self.set_apart(batch)",
-            "        batch.tag = None",
+            "ids of a transaction without an end get the tag of the next one",
+            PROTOCOL,
+            "            self._memory.end_transaction(replica, ends)\n            if is_only",
+            "            if is_only",
         ),
         (
             "the first id of a transaction is not recalled as one of it",
@@ -153,8 +153,8 @@ MERGING_MUTATIONS: Final = tuple(
         (
             "the last id with a tag is in no span",
             MEMORY,
-            "spans = [(replica, first, self._last) for",
-            "spans = [(replica, first, self._last - 1) for",
+            "max(last, self._last.get(replica, last))) for",
+            "last) for",
         ),
         (
             "ids that another replica was first to write are not in the spans of earlier batches",
@@ -184,12 +184,30 @@ MERGING_MUTATIONS: Final = tuple(
             "ids are forgotten one batch too many",
             MEMORY,
             "if reached(until, one.tag or {})]",
-            "if reached(until, one.tag or {}) or len(self._closed[one.owner]) > 1]",
+            "if reached(until, one.tag or {}) or len(one.run.batches) > 1]",
         ),
         (
-            "a removed input topic stays in tags",
+            "ids wait for those of before the replica went back",
+            MEMORY,
+            "return not self.batches or reached(batch.tag or {}, self.batches[-1].tag or {})",
+            "return True",
+        ),
+        (
+            "an input topic that is not read any more stays in tags",
             PROTOCOL,
-            "self._memory.change_tags(lambda tag: without(tag, removed))",
+            "self._memory.change_tags(lambda tag: within(tag, read))",
+            "pass",
+        ),
+        (
+            "a replica is accepted although it reads other topics",
+            PROTOCOL,
+            "is_known and self._reads_the_same(one) and",
+            "is_known and",
+        ),
+        (
+            "a replica stays accepted although the complete ones read other topics",
+            PROTOCOL,
+            "if one.is_accepted and not self._reads_the_same(one):\n                one.ignore()",
             "pass",
         ),
         (

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import add
 from typing import Any, Final, Protocol
 
 TOPICS: Final = ("a", "b")
@@ -35,6 +36,7 @@ class Union(Protocol):
     def remembered(self) -> int: ...
     @property
     def complete(self) -> list[int]: ...
+    def topics(self) -> set[str]: ...
     def goes_back(self, replica: int, start: Any) -> bool: ...
     def on_start(self, replica: int, start: Any, ends: Any = None) -> bool: ...
     def on_result(self, replica: int, identity: Any, serial: int = 0) -> Any: ...
@@ -112,7 +114,8 @@ SOUND: Final = Defect()
 class Replicas:
     """The replicas of one unit."""
 
-    def __init__(self, chance: random.Random, count: int, defect: Defect = SOUND) -> None:
+    def __init__(self, chance: random.Random, count: int, defect: Defect = SOUND, first: int = 0) -> None:
+        """``first``: the first offset in the last topic, until that is recreated."""
         self._chance, self._defect = chance, defect
         self.topics = chance.randint(1, 2)
         self.writes_starts = True
@@ -127,9 +130,11 @@ class Replicas:
         self.writers[0].at = zero
         self._recreated = 0
         """The generation that was the first to read the second topic as it is now."""
+        self._firsts = [first]
+        """The first offset in the last topic, by generation."""
         self._checkpoints = [zero]
         """Those of replica 0."""
-        self.ends = dict.fromkeys(TOPICS[: self.topics], 0)
+        self.ends = self.vector(zero, 0)
         """The lowest ends that the input can have: per topic, the highest offset that a replica has consumed."""
 
     @property
@@ -147,8 +152,13 @@ class Replicas:
         if is_recreated:
             self.ends.pop(TOPICS[-1], None)
             self._recreated = len(self.emissions) - 1
-        self.ends |= {topic: self.ends.get(topic, 0) for topic in TOPICS[:topics]}
+        self._firsts.append(0 if is_recreated else self._firsts[-1])
+        self.ends = self.vector((0,) * topics, -1) | self.ends
         self.found(0)
+
+    def vector(self, at: Vector, generation: int) -> dict[str, int]:
+        """Return the offsets at which a generation is once it has consumed so many messages of each topic."""
+        return dict(zip(TOPICS, map(add, at, (0, self._firsts[generation])), strict=False))
 
     def write(self, number: int, to: Vector, *, is_aborted: bool = False, has_start: bool = False) -> None:
         """Let a replica consume up to a vector, in one transaction.
@@ -159,7 +169,8 @@ class Replicas:
         writer = self.writers[number]
         assert writer.at is not None
         exist = TOPICS if writer.generation >= self._recreated else TOPICS[:1]
-        self.ends |= {topic: max(self.ends[topic], at) for topic, at in zip(exist, to, strict=False)}
+        consumed = self.vector(to, writer.generation)
+        self.ends |= {topic: max(self.ends[topic], consumed[topic]) for topic in exist if topic in consumed}
         emission = self.emissions[writer.generation]
         ids = sorted(emission.upto(to) - emission.upto(writer.at))
         self._chance.shuffle(ids)
@@ -174,7 +185,7 @@ class Replicas:
                 writer.log.append(("start", {}))
             writer.has_begun_anew = False
             start = tuple(offset + (self._defect.late_by if number == 1 else 0) for offset in writer.at)
-            writer.log.append(("start", dict(zip(TOPICS, start, strict=False))))
+            writer.log.append(("start", self.vector(start, writer.generation)))
         writer.log += [("id", identity) for identity in ids]
         writer.wrote_last, writer.at = bool(ids), to
         if number == 0:
@@ -280,11 +291,11 @@ class Reader:
         saved = self._saved
         self.union, self._positions = self._make(), list(saved.positions)
         del self.delivered[saved.delivered :], self.resets[saved.resets :]
-        self.union.restore(saved.state, lambda: self._replicas.ends)
+        self.union.restore(saved.state, self._ends)
         if not self._keeps_ids and saved.oldest is not None:
             since = range(saved.oldest, len(self.delivered))
             delivered = [(serial, *self.delivered[serial]) for serial in since]
-            self.union.recall(saved.state, delivered, self._written_since(), lambda: self._replicas.ends)
+            self.union.recall(saved.state, delivered, self._written_since(), self._ends)
         self._recalled = 0 if self._keeps_ids else self.union.remembered
         self.recalled_more = max(self.recalled_more, self._recalled - saved.remembered)
 
@@ -310,12 +321,16 @@ class Reader:
             found += [(number, what) for _, what in log[last + 1 :]]
         return found
 
+    def _ends(self) -> dict[str, int]:
+        """Return the ends of the topics for which a reader asks."""
+        return {topic: end for topic, end in self._replicas.ends.items() if topic in self.union.topics()}
+
     def read(self, number: int, count: int) -> bool:
         """Read up to ``count`` messages of a replica. Return whether any could be read."""
         log, before = self._replicas.writers[number].log, self._positions[number]
         for kind, what in log[before : before + count]:
             if kind == "start":
-                ends = self._replicas.ends if self.union.goes_back(number, what) else None
+                ends = self._ends() if self.union.goes_back(number, what) else None
                 is_only = self.union.on_start(number, what, ends)
                 self.resets += [len(self.delivered)] if is_only else []
                 # Replica 0 begins anew at the beginning.
@@ -375,7 +390,7 @@ def history(seed: int, make: Callable[[int, int], Union], defect: Defect = SOUND
 def play_change(seed: int, make: Callable[[int, int], Union]) -> str | None:
     """Play a history in which input topics are removed and added again. Return what is wrong, or None.
 
-    Results may be repeated and lost, because replicas are reset in any order.
+    Results may be lost, because a replica with old settings may be complete.
     """
     chance = random.Random(seed)
     count, limit = chance.randint(2, 3), chance.choice((1, 4, 16, 64))
@@ -388,13 +403,41 @@ def play_change(seed: int, make: Callable[[int, int], Union]) -> str | None:
                 _go_on(chance, replicas, reader, chance.randint(0, 10))
                 replicas.found(number)
         _go_on(chance, replicas, reader, chance.randint(0, 40))
+    return _end(replicas, reader, limit)
+
+
+def play_recreation(seed: int, make: Callable[[int, int], Union]) -> str | None:
+    """Play a history in which an input topic is deleted and recreated. Return what is wrong, or None.
+
+    All replicas are reset then, and the reader has read what they wrote before. Ids may still be kept if no replica was
+    the only complete one when it went back.
+    """
+    chance = random.Random(seed)
+    count, limit = chance.randint(2, 3), chance.choice((4, 16, 64))
+    replicas = Replicas(chance, count, first=100)
+    reader = Reader(replicas, lambda: make(count, limit), keeps_ids=chance.random() < 0.5)
+    _go_on(chance, replicas, reader, chance.randint(0, 40))
+    if not reader.read_everything() or replicas.topics == 1:
+        return None
+    reader.save()
+    replicas.change_topics(2, is_recreated=True)
+    for number in range(1, count):
+        replicas.found(number)
+    before = len(reader.resets)
+    _go_on(chance, replicas, reader, chance.randint(0, 40))
+    wrong = _end(replicas, reader, limit)
+    return wrong if len(reader.resets) > before else None
+
+
+def _end(replicas: Replicas, reader: Reader, limit: int) -> str | None:
+    """Let the replicas write everything. Return what is wrong, or None."""
     replicas.finish()
     for _ in range(3):
         if not reader.read_everything():
             return "the reader waits forever"
         replicas.write_starts()
     reader.read_everything()
-    return _unfinished(reader, replicas)
+    return _unfinished(reader, replicas, limit)
 
 
 def _go_on(chance: random.Random, replicas: Replicas, reader: Reader, steps: int) -> None:
@@ -412,15 +455,15 @@ def _difference(reader: Reader, replicas: Replicas, limit: int) -> str | None:
     missing = sorted(replicas.emission.upto((END,) * replicas.topics) - found)
     if missing and not reader.skips:
         return f"lost: {missing}"
+    return _unfinished(reader, replicas, limit)
+
+
+def _unfinished(reader: Reader, replicas: Replicas, limit: int) -> str | None:
+    """Return what is delivered too often, or not as it should be once all replicas have written everything, or None."""
     if twice := sorted(reader.repeated()):
         return f"delivered too often: {twice}"
     if reader.most_remembered > limit:
         return f"{reader.most_remembered} ids were remembered, but only {limit} are allowed"
-    return _unfinished(reader, replicas)
-
-
-def _unfinished(reader: Reader, replicas: Replicas) -> str | None:
-    """Return what is not as it should be once all replicas have written everything, or None."""
     union = reader.union
     if reader.recalled_more > RECALLED_MORE:
         return f"{reader.recalled_more} ids were recalled that had been forgotten"

@@ -123,8 +123,8 @@ def test_a_new_input_topic_and_one_that_is_gone_are_noticed() -> None:
     union = ReplicaUnion(2, 10)
     for replica in (0, 1):
         union.on_start(replica, {"a": 3})
-    assert not union.goes_back(1, {"a": 3, "b": 0})
-    union.on_start(1, {"a": 3, "b": 0})
+    assert not union.goes_back(1, {"a": 3})
+    assert union.goes_back(1, {"a": 3, "b": 0})
     assert union.goes_back(1, {"b": 7})
 
 
@@ -285,17 +285,42 @@ def test_a_topic_that_the_application_does_not_read_any_more_keeps_nobody_out(*,
     assert union.topics() == {"a"}
 
 
-def test_a_topic_that_another_replica_does_not_read_yet_is_waited_for() -> None:
+def test_a_replica_that_reads_other_topics_than_the_complete_ones_is_ignored() -> None:
     union = ReplicaUnion(2, 4)
+    union.on_start(1, {"a": 5, "b": 5})
+    assert union.accepted == [0, 1], "what replica 0 reads is not known yet"
+    verdicts(union, 1, "x")
+    union.on_start(0, {"a": 0})
+    assert (union.accepted, union.topics()) == ([0], {"a"})
+    union.on_start(1, {"a": 7, "b": 7})
+    assert verdicts(union, 1, *range(9)) == ["ignored"] * 9, "it does not wait for what replica 0 never passes"
+    union.on_start(0, {"a": 7})
+    union.on_start(1, {"a": 9, "b": 9})
+    union.on_start(0, {"a": 9})
+    assert (union.accepted, union.remembered) == ([0], 0)
+    # Now replica 0 reads b, too.
+    for start in ({}, {"a": 0, "b": 0}):
+        union.on_start(0, start, {"a": 9})
+    union.on_start(1, {"a": 10, "b": 9})
+    union.on_start(0, {"a": 10, "b": 9})
+    assert union.complete == [0, 1]
+
+
+def test_ids_do_not_wait_for_those_that_a_replica_wrote_before_it_went_back() -> None:
+    union = ReplicaUnion(2, 100)
     for replica in (0, 1):
         union.on_start(replica, {"a": 0})
-    union.on_start(1, {"a": 0, "b": 0})
-    assert verdicts(union, 1, "x") == ["deliver"]
-    union.on_start(1, {"a": 1, "b": 7})
-    union.on_start(0, {"a": 9})
-    assert union.remembered == 1
-    union.on_start(0, {"a": 9, "b": 0})
-    assert verdicts(union, 0, "x") == ["known"]
+    verdicts(union, 1, "far ahead")
+    union.on_start(1, {"a": 700})
+    for start in ({}, {"a": 0}):
+        union.on_start(1, start, {"a": 900})
+    for at in range(1, 20):
+        assert verdicts(union, 1, at) == ["deliver"]
+        union.on_start(1, {"a": at})
+        assert verdicts(union, 0, at) == ["known"]
+        union.on_start(0, {"a": at})
+        again = restarted(union, ends={"a": 900})
+        assert (union.remembered, again.remembered) == (1, 1)
 
 
 def test_a_topic_that_was_recreated_has_lower_offsets() -> None:

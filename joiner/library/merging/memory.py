@@ -19,7 +19,9 @@ class Batch:
     ``ids`` may contain ids that belong to another batch by now; ``count`` is the number of those that do not.
     """
 
-    __slots__ = ("closed", "count", "ids", "owner", "spans", "tag")
+    __slots__ = ("closed", "count", "ids", "owner", "run", "spans", "tag")
+    run: Run
+    """The run in which it is, once it has a tag."""
 
     def __init__(self, owner: int) -> None:
         self.owner = owner
@@ -31,6 +33,39 @@ class Batch:
         """A vector up to which the ids were emitted. None while the transaction that wrote them has not ended."""
         self.closed = 0
         """The number of the batch among those with a tag, in the order in which they got it."""
+
+
+class Run:
+    """Batches whose tags rise, so that each waits until the one before it is forgotten."""
+
+    __slots__ = ("_last", "batches")
+
+    def __init__(self) -> None:
+        self.batches: deque[Batch] = deque()
+        self._last: dict[int, int] = {}
+        """By the replica from which ids were delivered, the highest serial of these."""
+
+    def may_append(self, batch: Batch) -> bool:
+        """Return whether the tag of a batch is at least the last one."""
+        return not self.batches or reached(batch.tag or {}, self.batches[-1].tag or {})
+
+    def append(self, batch: Batch) -> None:
+        """Append a batch."""
+        batch.run = self
+        for replica, (first, last) in batch.spans.items():
+            self._last[replica] = max(last, self._last.get(replica, last))
+            # So that the spans of the first batch begin before those of all others.
+            for earlier in reversed(self.batches):
+                there, _ = earlier.spans.get(replica, (last + 1, last))
+                if there <= first:
+                    break
+                earlier.spans[replica] = first, last
+        self.batches.append(batch)
+
+    def spans(self) -> list[Span]:
+        """Return spans that contain all ids. Some that were forgotten may be among them."""
+        found = self.batches[0].spans.items() if self.batches else ()
+        return [(replica, first, max(last, self._last.get(replica, last))) for replica, (first, last) in found]
 
 
 class Remembered:
@@ -45,12 +80,12 @@ class Remembered:
         self._batch_of: dict[Hashable, Batch] = {}
         self._open = [Batch(number) for number in range(replicas)]
         """Per replica, the ids of its current transaction."""
-        self._closed: list[deque[Batch]] = [deque() for _ in range(replicas)]
-        """Per replica, in the order of their tags."""
-        self._apart: list[Batch] = []
-        """Batches with a tag that may be higher than those of later ones, so that these must not wait for them."""
-        self._closings = self._last = 0
-        """How many batches have got a tag, and the serial of the last id."""
+        self._current: dict[int, Run] = {}
+        """By owner, the run of those that have got their tags last."""
+        self._earlier: list[Run] = []
+        """Other runs. Their tags may be higher than those of later batches, so that these must not wait for them."""
+        self._closings = 0
+        """How many batches have got a tag."""
         self.top: Vector = {}
 
     def __len__(self) -> int:
@@ -89,15 +124,6 @@ class Remembered:
         if batch.count:
             self._append(batch)
 
-    def abandon_transaction(self, replica: int, ends: Vector) -> None:
-        """Begin another transaction of a replica, although it is not known where the current one ended.
-
-        ``ends``: the ends of the input now, which are beyond that.
-        """
-        batch = self._end(replica, ends)
-        if batch.count:
-            self.set_apart(batch)
-
     def forget_transaction(self, replica: int) -> None:
         """Forget the ids of a replica's current transaction, but not those that others have written first."""
         batch = self._open[replica]
@@ -119,7 +145,6 @@ class Remembered:
         """
         found: Vector = {}
         while len(self) > left:
-            # If a replica has gone back, its tags may decrease. Then some are forgotten later than they could be.
             firsts = [one for one in self._firsts() if reached(until, one.tag or {})]
             if not firsts:
                 break
@@ -131,9 +156,9 @@ class Remembered:
 
     def count_until(self, until: Vector) -> int:
         """Return how many ids `forget` would forget."""
-        count = sum(batch.count for batch in self._apart if reached(until, batch.tag or {}))
-        for closed in self._closed:
-            for batch in closed:
+        count = 0
+        for run in self._runs():
+            for batch in run.batches:
                 if not reached(until, batch.tag or {}):
                     break
                 count += batch.count
@@ -156,17 +181,20 @@ class Remembered:
         batch.count += 1
         first, _ = batch.spans.get(replica, (serial, serial))
         batch.spans[replica] = first, serial
-        self._last = serial
 
     def set_apart(self, batch: Batch) -> None:
         """Take a new batch with a tag, for which no other one has to wait."""
-        self._closings += 1
-        batch.closed = self._closings
-        self._apart.append(batch)
+        run = Run()
+        self._earlier.append(run)
+        self._close(batch, run)
+
+    def _runs(self) -> Iterator[Run]:
+        yield from self._earlier
+        yield from self._current.values()
 
     def _firsts(self) -> list[Batch]:
-        """Return the batches with a tag that do not have to wait for another one of their replica."""
-        return [*self._apart, *(closed[0] for closed in self._closed if closed)]
+        """Return the batches with a tag that do not have to wait for another one."""
+        return [run.batches[0] for run in self._runs() if run.batches]
 
     def _end(self, replica: int, tag: Vector) -> Batch:
         """Return the replica's current transaction with a tag and all ids that get it, and begin the next one."""
@@ -186,21 +214,23 @@ class Remembered:
         return batch
 
     def _append(self, batch: Batch) -> None:
-        closed = self._closed[batch.owner]
+        run = self._current.setdefault(batch.owner, Run())
+        if not run.may_append(batch):
+            # The replica has gone back.
+            self._earlier.append(run)
+            run = self._current[batch.owner] = Run()
+        self._close(batch, run)
+
+    def _close(self, batch: Batch, run: Run) -> None:
         self._closings += 1
         batch.closed = self._closings
-        for replica, (first, last) in batch.spans.items():
-            # So that the spans of the first batch begin before those of all others.
-            for earlier in reversed(closed):
-                there, _ = earlier.spans.get(replica, (last + 1, last))
-                if there <= first:
-                    break
-                earlier.spans[replica] = first, last
-        closed.append(batch)
+        run.append(batch)
 
     def _take_out(self, batch: Batch) -> None:
-        """Take a batch with a tag out of the list in which it is."""
-        (self._apart if batch in self._apart else self._closed[batch.owner]).remove(batch)
+        """Take a batch with a tag out of its run."""
+        batch.run.batches.remove(batch)
+        if not batch.run.batches and batch.run in self._earlier:
+            self._earlier.remove(batch.run)
 
     def _remove(self, batch: Batch) -> None:
         for identity in batch.ids:
@@ -220,15 +250,12 @@ class Remembered:
 
     def _tagged(self) -> list[Span]:
         """Return spans that contain all ids with a tag. Some that were forgotten may be among them."""
-        firsts = [closed[0] for closed in self._closed if closed]
-        spans = [(replica, first, self._last) for batch in firsts for replica, (first, _) in batch.spans.items()]
-        spans += [(replica, *span) for batch in self._apart for replica, span in batch.spans.items()]
-        return joined(spans, SPANS_MAX)
+        return joined([span for run in self._runs() for span in run.spans()], SPANS_MAX)
 
     def batches(self) -> list[list[Any]]:
-        """Return all batches in order: owner, tag or None, whether it is apart, and ids."""
+        """Return all batches in order: owner, tag or None, and ids."""
         return [
-            [batch.owner, batch.tag and dict(batch.tag), batch in self._apart, ids]
+            [batch.owner, batch.tag and dict(batch.tag), ids]
             for batch in self._all()
             if (ids := [identity for identity in batch.ids if self._batch_of.get(identity) is batch])
         ]
@@ -242,7 +269,7 @@ class Remembered:
         return there is not None and there is not batch and there.tag is None
 
     def _all(self) -> Iterator[Batch]:
-        tagged = [*self._apart, *(batch for closed in self._closed for batch in closed)]
+        tagged = [batch for run in self._runs() for batch in run.batches]
         yield from sorted(tagged, key=lambda batch: batch.closed)
         yield from self._open
 
@@ -255,17 +282,13 @@ class Remembered:
         is at least that.
         """
         self.top = highest(summary["top"], ends)
-        for owner, tag, is_apart, ids in batches:
-            exists = owner < len(self._open)
-            batch = self._open[owner] if exists and tag is None else Batch(owner if exists else 0)
+        for owner, tag, ids in batches:
+            is_open = tag is None and self.is_open(owner)
+            batch = self._open[owner] if is_open else Batch(owner)
             for identity in ids:
-                self.put(batch, batch.owner, identity, 0)
-            if exists and tag is None:
-                continue
-            batch.tag = self.top if tag is None else tag
-            if is_apart or not exists:
-                self.set_apart(batch)
-            else:
+                self.put(batch, owner, identity, 0)
+            if not is_open:
+                batch.tag = self.top if tag is None else tag
                 self._append(batch)
         for number, noted in zip(range(len(self._open)), notes, strict=False):
             self._open[number].ids += noted

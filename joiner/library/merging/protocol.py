@@ -34,16 +34,20 @@ accepted until its next start vector, which is their tag, is known and reached.
 its earlier start records may not hold. It must write that to each of its outputs, because its next vector may be later,
 and nothing else would show this. Its next start record must hold again, and everything that it has written before that
 must be in ``E`` of that vector: otherwise, what it wrote while it was not accepted would count as still to come. Until
-then, it is neither accepted nor complete. A vector that goes back, or that is the same although ids were written since,
-is treated alike. If the only complete replica goes back, as after a reset of the whole application, the floor is
-lowered to its vector: nothing is lost, and what was forgotten is delivered again, as in an application without
-replicas. If the only complete replica begins at a later vector, what it skips may be lost, because what the others
-wrote of that was dropped. An operator must therefore not reset a replica while no other one is complete.
+then, it is neither accepted nor complete. A vector that goes back, that has other topics, or that is the same although
+ids were written since, is treated alike. If the only complete replica goes back, as after a reset of the whole
+application, the floor is lowered to its vector: nothing is lost, and what was forgotten is delivered again, as in an
+application without replicas. If the only complete replica begins at a later vector, what it skips may be lost, because
+what the others wrote of that was dropped. An operator must therefore not reset a replica while no other one is
+complete.
 
-**Input topics** may be added and removed, each time by a reset. A topic that a replica has ceased to read, and that no
-accepted one reads, is taken out of the floor and of all tags: what depends on it is not written any more, and no vector
-would ever reach it. If a topic was recreated, its offsets begin anew. So when the only complete replica goes back, tags
-that are beyond the ends of the input become these ends.
+**Input topics** may be added and removed, each time by a reset. The complete replicas all read the same topics. A
+replica that reads others is not accepted: what it writes follows from other settings, and if it reads more, a complete
+one never reaches the vector at which it was accepted. So the topics change only if the only complete replica goes back.
+Then those that it has ceased to read are taken out of the floor and of all tags, because no vector would ever reach
+them. If a topic was recreated, its offsets begin anew. So at that moment, tags that are beyond the ends of the input
+become these ends. Others may remain if another replica was complete then, or if the reader was behind: lowering tags
+while a replica that read the former topic is complete would deliver ids twice.
 
 **Restarts.** A reader that does not save the ids reads what it has delivered again (see `recall`), and remembers what
 was remembered, which the *serials* tell: the numbers of the messages that it has delivered. The tags are not known any
@@ -59,7 +63,7 @@ from typing import Any, Final
 
 from joiner.library.merging.memory import Recall, Remembered
 from joiner.library.merging.replica import Replica, find_complete
-from joiner.library.merging.vectors import Vector, highest, lowest, reached, without
+from joiner.library.merging.vectors import Vector, highest, lowest, reached, within
 
 REMEMBERED_MAX: Final = 100_000
 """How many ids are remembered at most per partition, unless a caller says otherwise."""
@@ -114,7 +118,7 @@ class ReplicaUnion:
 
     def topics(self) -> set[str]:
         """Return the input topics of which the ends may be needed."""
-        return {topic for one in self._replicas for topic in one.topics}.union(self._floor, self._memory.top)
+        return self._read() or {topic for one in self._replicas for topic in one.topics}
 
     def goes_back(self, replica: int, start: Vector) -> bool:
         """Return whether a start vector says that the replica was reset."""
@@ -132,7 +136,7 @@ class ReplicaUnion:
         if goes_back:
             if ends is None:
                 raise ValueError("where the replica goes back, the ends of the input are needed")
-            self._memory.abandon_transaction(replica, ends)
+            self._memory.end_transaction(replica, ends)
             if is_only:
                 self._floor = lowest([self._floor, start])
                 self._memory.change_tags(lambda tag: lowest([tag, ends]))
@@ -181,7 +185,7 @@ class ReplicaUnion:
         one = self._replicas[replica]
         if self.complete == [replica]:
             return False
-        self._memory.abandon_transaction(replica, ends)
+        self._memory.end_transaction(replica, ends)
         one.ignore()
         one.start, one.has_written = {}, False
         return True
@@ -193,15 +197,27 @@ class ReplicaUnion:
     def _may_accept(self, one: Replica) -> bool:
         # A start record with an empty vector says that the next one does not continue this transaction.
         is_known = bool(one.start) and not any(other.has_forgotten for other in self._replicas)
-        return is_known and reached(one.start, self._floor)
+        return is_known and self._reads_the_same(one) and reached(one.start, self._floor)
+
+    def _read(self) -> set[str]:
+        """Return the topics that the complete replicas read. Before their first start record, there are none."""
+        return {topic for one in self._replicas if one.is_complete for topic in one.topics}
+
+    def _reads_the_same(self, one: Replica) -> bool:
+        return one.topics == (self._read() or one.topics)
 
     def _leave_topics(self) -> None:
-        """Take topics out of all vectors that a replica has ceased to read, and no accepted one reads."""
-        removed = {topic for one in self._replicas for topic in one.removed}
-        removed -= {topic for one in self._replicas if one.is_accepted for topic in one.topics}
-        if removed & {*self._floor, *self._memory.top}:
-            self._floor = without(self._floor, removed)
-            self._memory.change_tags(lambda tag: without(tag, removed))
+        """If the complete replicas have ceased to read topics, take these out of all vectors.
+
+        Replicas that read other topics than the complete ones are ignored.
+        """
+        for one in self._replicas:
+            if one.is_accepted and not self._reads_the_same(one):
+                one.ignore()
+        read = self._read()
+        if read and not read.issuperset([*self._floor, *self._memory.top]):
+            self._floor = within(self._floor, read)
+            self._memory.change_tags(lambda tag: within(tag, read))
 
     def _forget(self) -> None:
         """Forget the ids that no replica will write again."""

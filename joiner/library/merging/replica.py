@@ -23,12 +23,11 @@ class Replica:
         """Whether ids of its current transaction were forgotten, so that their tag is not known yet."""
         self.topics: set[str] = set()
         """The topics of its last start vector that was not empty."""
-        self.removed: set[str] = set()
-        """Those of earlier ones that it does not read any more."""
 
     def goes_back(self, start: Vector) -> bool:
         """Return whether a start vector says that it was reset."""
-        return not reached(start, self.start) or (self.has_written and start == self.start)
+        continues = not self.start or (start.keys() == self.start.keys() and reached(start, self.start))
+        return not continues or (self.has_written and start == self.start)
 
     def ignore(self) -> None:
         """Do not accept it any more."""
@@ -39,7 +38,6 @@ class Replica:
         self.start, self.has_written = dict(start), False
         if start:
             self.has_forgotten = False
-            self.removed = (self.removed | self.topics) - start.keys()
             self.topics = set(start)
 
     def summary(self) -> dict[str, Any]:
@@ -52,7 +50,6 @@ class Replica:
             "accepted_at": dict(self.accepted_at),
             "forgotten": self.has_forgotten,
             "topics": sorted(self.topics),
-            "removed": sorted(self.removed),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -60,7 +57,7 @@ class Replica:
         self.start, self.accepted_at = dict(saved["start"]), dict(saved["accepted_at"])
         self.is_accepted, self.is_complete = saved["accepted"], saved["complete"]
         self.has_written, self.has_forgotten = saved["written"], saved["forgotten"]
-        self.topics, self.removed = set(saved["topics"]), set(saved["removed"])
+        self.topics = set(saved["topics"])
 
 
 def find_complete(replicas: Sequence[Replica]) -> None:

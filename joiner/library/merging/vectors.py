@@ -28,6 +28,6 @@ def lowest(vectors: Iterable[Vector]) -> dict[str, int]:
     }
 
 
-def without(vector: Vector, topics: Collection[str]) -> dict[str, int]:
-    """Return a vector without these topics."""
-    return {topic: offset for topic, offset in vector.items() if topic not in topics}
+def within(vector: Vector, topics: Collection[str]) -> dict[str, int]:
+    """Return a vector without other topics than these."""
+    return {topic: offset for topic, offset in vector.items() if topic in topics}
