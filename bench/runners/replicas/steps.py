@@ -98,6 +98,7 @@ class Pipeline:
         """Start instances of a replica one after the other, and stop those that run before."""
         for instance in instances:
             self.stop(instance)
+            self._wait(lambda name=instance: not self._is_listed(replica, name), "an instance that has ended is listed")  # type: ignore[misc] # a default
             self._run(instance, "run", "--replica", str(replica))
             self._wait(lambda: self._is_settled(replica), "the units are not served in time")
 
@@ -165,6 +166,9 @@ class Pipeline:
             if ended or time.monotonic() > deadline_s:
                 raise RuntimeError(f"{', '.join(ended)} has ended" if ended else otherwise)
             time.sleep(_LOOK_S)
+
+    def _is_listed(self, replica: int, instance: str) -> bool:
+        return instance in self._watches[replica].look().live
 
     def _is_settled(self, replica: int) -> bool:
         names = [name for name in (_JOINING if replica == 0 else (_ADDED,)) if name in self._running]
