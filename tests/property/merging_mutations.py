@@ -27,8 +27,8 @@ MERGING_MUTATIONS: Final = tuple(
         (
             "a replica is accepted before it has reached the floor",
             PROTOCOL,
-            "return is_known and self._reads_the_same(one) and reached(one.start, self._floor)",
-            "return is_known and self._reads_the_same(one)",
+            "return is_known and reads_the_same(one, self._replicas) and reached(one.start, self._floor)",
+            "return is_known and reads_the_same(one, self._replicas)",
         ),
         (
             "a replica is accepted while another one has forgotten ids of its transaction",
@@ -135,8 +135,8 @@ MERGING_MUTATIONS: Final = tuple(
         (
             "recalled ids of a transaction that had not ended get the highest tag instead of the ends",
             MEMORY,
-            "ends() if self._untagged else {}",
-            "{}",
+            'True: highest(summary["top"], found)}',
+            'True: dict(summary["top"])}',
         ),
         (
             "what was delivered before is recalled too",
@@ -201,13 +201,13 @@ MERGING_MUTATIONS: Final = tuple(
         (
             "a replica is accepted although it reads other topics",
             PROTOCOL,
-            "is_known and self._reads_the_same(one) and",
+            "is_known and reads_the_same(one, self._replicas) and",
             "is_known and",
         ),
         (
             "a replica stays accepted although the complete ones read other topics",
             PROTOCOL,
-            "if one.is_accepted and not self._reads_the_same(one):\n                one.ignore()",
+            "if one.is_accepted and not reads_the_same(one, self._replicas):\n                one.ignore()",
             "pass",
         ),
         (

@@ -15,7 +15,8 @@ from joiner.library.merging.protocol import ReplicaUnion
 from tests.property.merging_mutations import MERGING_MUTATIONS, broken_union
 from tests.property.mutation import Mutation
 from tests.property.mutations import ROOT, broken
-from tests.property.replica_histories import END, Defect, Reader, Replicas, history, play, play_change, play_recreation
+from tests.property.replica_histories import END, Defect, Reader, Replicas
+from tests.property.replica_plays import history, play, play_change, play_recreation
 
 SEEDS: Final = (1402, 3518, 4836, *range(1_200))
 """Enough to find each defect."""

@@ -275,7 +275,7 @@ def test_a_long_merged_topic_of_which_nothing_is_known_is_refused_without_readin
     world.restart()
     world.recreate(state_topic(world))
     read: list[str] = []
-    read_to_end = progress_of.read_to_end
+    read_to_end: Any = vars(progress_of)["read_to_end"]
 
     def counted(consumer: Any, clock: Any, topic: str, *given: int) -> Iterator[Any]:
         for message in read_to_end(consumer, clock, topic, *given):

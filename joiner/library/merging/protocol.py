@@ -62,7 +62,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from joiner.library.merging.memory import Recall, Remembered
-from joiner.library.merging.replica import Replica, find_complete
+from joiner.library.merging.replica import Replica, find_complete, reads_the_same, topics_read
 from joiner.library.merging.vectors import Vector, highest, lowest, reached, within
 
 REMEMBERED_MAX: Final = 100_000
@@ -118,7 +118,7 @@ class ReplicaUnion:
 
     def topics(self) -> set[str]:
         """Return the input topics of which the ends may be needed."""
-        return self._read() or {topic for one in self._replicas for topic in one.topics}
+        return topics_read(self._replicas) or {topic for one in self._replicas for topic in one.topics}
 
     def goes_back(self, replica: int, start: Vector) -> bool:
         """Return whether a start vector says that the replica was reset."""
@@ -197,14 +197,7 @@ class ReplicaUnion:
     def _may_accept(self, one: Replica) -> bool:
         # A start record with an empty vector says that the next one does not continue this transaction.
         is_known = bool(one.start) and not any(other.has_forgotten for other in self._replicas)
-        return is_known and self._reads_the_same(one) and reached(one.start, self._floor)
-
-    def _read(self) -> set[str]:
-        """Return the topics that the complete replicas read. Before their first start record, there are none."""
-        return {topic for one in self._replicas if one.is_complete for topic in one.topics}
-
-    def _reads_the_same(self, one: Replica) -> bool:
-        return one.topics == (self._read() or one.topics)
+        return is_known and reads_the_same(one, self._replicas) and reached(one.start, self._floor)
 
     def _leave_topics(self) -> None:
         """If the complete replicas have ceased to read topics, take these out of all vectors.
@@ -212,9 +205,9 @@ class ReplicaUnion:
         Replicas that read other topics than the complete ones are ignored.
         """
         for one in self._replicas:
-            if one.is_accepted and not self._reads_the_same(one):
+            if one.is_accepted and not reads_the_same(one, self._replicas):
                 one.ignore()
-        read = self._read()
+        read = topics_read(self._replicas)
         if read and not read.issuperset([*self._floor, *self._memory.top]):
             self._floor = within(self._floor, read)
             self._memory.change_tags(lambda tag: within(tag, read))

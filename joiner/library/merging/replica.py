@@ -68,3 +68,13 @@ def find_complete(replicas: Sequence[Replica]) -> None:
                 one.is_accepted
                 and any(other.is_complete and reached(other.start, one.accepted_at) for other in replicas)
             )
+
+
+def topics_read(replicas: Sequence[Replica]) -> set[str]:
+    """Return the topics that the complete replicas read. Before their first start record, there are none."""
+    return {topic for one in replicas if one.is_complete for topic in one.topics}
+
+
+def reads_the_same(one: Replica, replicas: Sequence[Replica]) -> bool:
+    """Return whether a replica reads the topics that the complete ones read."""
+    return one.topics == (topics_read(replicas) or one.topics)

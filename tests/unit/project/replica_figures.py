@@ -54,17 +54,19 @@ def figures_of_replicas() -> Iterable[Figure]:
 
 
 def _of_faults(view: str) -> dict[str, Any]:
-    (found,) = [row for row in _figures()["faults"] if (row["view"], row["kind"]) == (view, "all")]
-    return found
+    return _one(row for row in _figures()["faults"] if (row["view"], row["kind"]) == (view, "all"))
 
 
 def _of_quiet(view: str) -> dict[str, Any]:
-    (found,) = [row for row in _figures()["quiet"] if row["view"] == view]
-    return found
+    return _one(row for row in _figures()["quiet"] if row["view"] == view)
 
 
 def _of_costs(setup: str, rate: int) -> dict[str, Any]:
-    (found,) = [row for row in _figures()["costs"] if (row["setup"], row["rate"]) == (setup, rate)]
+    return _one(row for row in _figures()["costs"] if (row["setup"], row["rate"]) == (setup, rate))
+
+
+def _one(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    (found,) = rows
     return found
 
 
