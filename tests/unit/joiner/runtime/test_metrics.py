@@ -354,7 +354,7 @@ def registries() -> list[CollectorRegistry]:
     merging = TelemetryServer(ON)
     merged = MergeMetrics(merging.readings)
     merged.verdicts, merged.complete = {("out", "1", "known"): 3.0}, {("out", "1"): 2.0}
-    merged.remembered = {("out",): 5.0}
+    merged.partitions, merged.remembered = {("out",): 2.0}, {("out",): 5.0}
     merged.leads, merged.lead_ms = {("out", "1"): 2.0}, {("out", "1"): 80.0}
     return [one.registry for one in (runner.telemetry, bridge, database, control, copying, merging)]
 
