@@ -187,12 +187,6 @@ MERGING_MUTATIONS: Final = tuple(
             "if reached(until, one.tag or {}) or len(one.run.batches) > 1]",
         ),
         (
-            "ids wait for those of before the replica went back",
-            MEMORY,
-            "return not self.batches or reached(batch.tag or {}, self.batches[-1].tag or {})",
-            "return True",
-        ),
-        (
             "an input topic that is not read any more stays in tags",
             PROTOCOL,
             "self._memory.change_tags(lambda tag: within(tag, read))",

@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.property.replica_histories import END, SOUND, Defect, Reader, Replicas, Union
 
-_RECALLED_MORE: Final = 30
+_RECALLED_MORE: Final = 40
 """How many ids may be recalled that had been forgotten: at most those of a few transactions."""
 
 
