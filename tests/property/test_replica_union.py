@@ -139,6 +139,7 @@ def test_a_dead_replica_is_not_waited_for_if_another_one_is_complete(seed: int, 
 
 
 @given(seed=st.integers(0, 2**32), limit=st.integers(1, 20))
+@example(seed=202, limit=5).via("the topics of a replica that was taken away were not known")
 def test_each_result_is_delivered_once_if_the_number_of_replicas_changes(seed: int, limit: int) -> None:
     chance = random.Random(seed)
     replicas = Replicas(chance, 3)

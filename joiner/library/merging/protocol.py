@@ -117,8 +117,9 @@ class ReplicaUnion:
         return [one.number for one in self._replicas if one.is_complete]
 
     def topics(self) -> set[str]:
-        """Return the input topics of which the ends may be needed."""
-        return topics_read(self._replicas) or {topic for one in self._replicas for topic in one.topics}
+        """Return the input topics of which the ends may be needed, also for ids of a replica that is gone."""
+        of_all = {topic for one in self._replicas for topic in one.topics}
+        return topics_read(self._replicas) or of_all.union(self._floor, self._memory.top)
 
     def goes_back(self, replica: int, start: Vector) -> bool:
         """Return whether a start vector says that the replica was reset."""
