@@ -234,12 +234,17 @@ class Group:
 
     def _are_complete(self) -> bool:
         """Return whether the process that merges can do without any one of the replicas, in all partitions."""
-        try:
-            with closing(_DIRECT.open(f"http://{LOOPBACK}:{self._metrics}/metrics", timeout=_ASK_S)) as answer:
-                text = answer.read().decode()
-        except OSError:
-            return False  # it does not listen yet
+        text = metrics_of(self._metrics) or ""
         return complete_of(text, self.outputs["replica 0"]) == dict.fromkeys(range(self.setup.replicas), PARTITIONS)
+
+
+def metrics_of(port: int) -> str | None:
+    """Return the metrics of a process, or None if it does not listen."""
+    try:
+        with closing(_DIRECT.open(f"http://{LOOPBACK}:{port}/metrics", timeout=_ASK_S)) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return None
 
 
 def complete_of(metrics: str, topic: str) -> dict[int, int]:

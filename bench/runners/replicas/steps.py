@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -26,12 +25,12 @@ import numpy as np
 from bench.harness.pipeline import LOW_PAUSE_JAVA, PARTITIONS, Application, about, make_topic, own_kafka
 from bench.harness.report import table, write
 from bench.runners.failover.effects import read_results
-from bench.runners.replicas.group import complete_of
+from bench.runners.replicas.group import complete_of, metrics_of
 from bench.runners.replicas.sending import Sender
 from bench.runners.site_watch import SiteWatch, is_settled
 from broker.kafka.replicas import merged_topic
 from broker.settings import KafkaSettings
-from broker.stack.ports import LOOPBACK, choose_port
+from broker.stack.ports import choose_port
 from joiner.runtime.settings import replica_settings
 
 if TYPE_CHECKING:
@@ -50,9 +49,6 @@ _LOOK_S: Final = 0.1
 _DEADLINE_S: Final = 120.0
 _BEFORE_MS: Final = 200
 """A pause that begins this long before a step may be due to it."""
-_ASK_S: Final = 5.0
-_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""An HTTP client that ignores the proxy settings in the environment."""
 
 
 class Step(NamedTuple):
@@ -107,7 +103,7 @@ class Pipeline:
         for name in _MERGING:
             self.stop(name)
             self._run(name, "merge", LSB_METRICS__LISTEN=str(self._ports[name]))
-            self._wait(lambda name=name: self._metrics(name) is not None, "the process that merges does not answer")  # type: ignore[misc] # a default
+            self._wait(lambda name=name: self._answers(name), "the process that merges does not answer")  # type: ignore[misc] # a default
             self._wait(lambda: self._is_complete(0), "replica 0 is not complete in time")
 
     def add(self) -> None:
@@ -174,18 +170,14 @@ class Pipeline:
         names = [name for name in (_JOINING if replica == 0 else (_ADDED,)) if name in self._running]
         return is_settled(self._watches[replica].look(), PARTITIONS, len(names), len(names) - 1)
 
+    def _answers(self, name: str) -> bool:
+        return metrics_of(self._ports[name]) is not None
+
     def _is_complete(self, replica: int) -> bool:
         """Return whether the process that merges shows that a replica is complete in all partitions."""
         topic = self.application.settings.topics.out
-        texts = [text for name in _MERGING if name in self._running and (text := self._metrics(name))]
+        texts = [text for name in _MERGING if name in self._running and (text := metrics_of(self._ports[name]))]
         return any(complete_of(text, topic).get(replica) == PARTITIONS for text in texts)
-
-    def _metrics(self, name: str) -> str | None:
-        try:
-            with closing(_DIRECT.open(f"http://{LOOPBACK}:{self._ports[name]}/metrics", timeout=_ASK_S)) as answer:
-                return str(answer.read().decode())
-        except OSError:
-            return None
 
 
 def take_steps(pipeline: Pipeline, warm_up_s: float) -> None:
