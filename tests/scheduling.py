@@ -22,7 +22,8 @@ def filler(config: pytest.Config, processes: int) -> str | None:
 
 def yield_to_servers(config: pytest.Config) -> None:
     """Lower the priority of this process if it is the one that fills waits."""
-    if os.environ.get("PYTEST_XDIST_WORKER") == filler(config, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))):
+    name = filler(config, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    if name is not None and os.environ.get("PYTEST_XDIST_WORKER") == name:
         os.nice(_NICENESS)
 
 

@@ -17,6 +17,7 @@ from joiner.runtime.kafka.clients import (
     TransactionOpen,
     abort_if_possible,
     commit,
+    flush,
     make_producer,
     timed_out,
     wait_until_ended,
@@ -128,7 +129,7 @@ class MergedOutput:
 
     def flush(self) -> None:
         """Wait until Kafka has confirmed all messages, so that ``ends`` is exact. Raises KafkaException."""
-        if self._producer.flush(TRANSACTION_S):
+        if flush(self._producer, TRANSACTION_S):
             raise timed_out(f"Kafka has not confirmed all messages of a transaction for {TRANSACTION_S:.0f} s")
         if self._is_unsure:
             raise timed_out("Kafka has not reported the offset of a message, which was sent more than once")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -125,7 +125,8 @@ def commit(
     """
     while True:
         try:
-            producer.commit_transaction(max(_LAST_STEP_S, deadline_s - clock.monotonic_s()))
+            with kafka_errors():
+                producer.commit_transaction(max(_LAST_STEP_S, deadline_s - clock.monotonic_s()))
         except KafkaException as error:
             fault: KafkaError = error.args[0]
             if not fault.retriable() or clock.monotonic_s() > deadline_s:
@@ -133,6 +134,27 @@ def commit(
             note_retry(fault)
         else:
             return
+
+
+def flush(producer: Producer, limit_s: float) -> int:
+    """Wait until all messages are delivered, or until ``limit_s``. Return how many are not. Raises KafkaException."""
+    with kafka_errors():
+        return producer.flush(limit_s)
+
+
+@contextmanager
+def kafka_errors() -> Iterator[None]:
+    """Raise the KafkaException of a fatal error that a delivery callback has made a SystemError.
+
+    If the producer is fenced while it delivers messages, confluent-kafka sets the error before it calls the callback,
+    which Python does not allow.
+    """
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise
 
 
 def abort_if_possible(producer: Producer) -> None:

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from broker.kafka.native.library import Unavailable
 from broker.kafka.native.writer import NativeWriter
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.clients import TIMEOUT_S, TRANSACTIONAL, commit, make_producer, timed_out, within
+from joiner.runtime.kafka.clients import TIMEOUT_S, TRANSACTIONAL, commit, flush, make_producer, timed_out, within
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Outgoing
@@ -203,7 +203,7 @@ class UnitProducer:
 
     def flush(self) -> None:
         """Wait until Kafka has acknowledged all records sent in the transaction."""
-        if self._client.flush(_COMMIT_S):
+        if flush(self._client, _COMMIT_S):
             raise timed_out(f"Kafka did not acknowledge all records of unit {self._unit} within {_COMMIT_S:.0f} s")
         self._unsent = {}
 

@@ -14,7 +14,9 @@ from joiner.runtime.kafka.clients import (
     EOF_CODE,
     TIMEOUT_S,
     TransactionOpen,
+    commit,
     describe,
+    flush,
     in_background,
     read_to_end,
     wait_until_ended,
@@ -139,3 +141,31 @@ def test_a_call_in_the_background_has_the_outcome_of_the_call() -> None:
     assert in_background("a call", lambda: 7).result(30.0) == 7
     with pytest.raises(ZeroDivisionError):
         in_background("a call", lambda: 1 // 0).result(30.0)
+
+
+class FencedDuringDelivery:
+    """A producer that is fenced while it delivers messages, as confluent-kafka reports that."""
+
+    def flush(self, _limit_s: float) -> int:
+        error = KafkaException(KafkaError(KafkaError._FENCED, "fenced by a newer instance", fatal=True))  # noqa: SLF001 - the public name
+        raise SystemError("a callback returned a result with an exception set") from error
+
+    commit_transaction = flush
+
+
+def test_a_fatal_error_during_a_delivery_callback_is_raised_as_such() -> None:
+    producer: Any = FencedDuringDelivery()
+    with pytest.raises(KafkaException, match="fenced by a newer instance"):
+        flush(producer, 1.0)
+    with pytest.raises(KafkaException, match="fenced by a newer instance"):
+        commit(producer, ManualClock(), 1.0)
+
+
+def test_other_system_errors_are_not_hidden() -> None:
+    class Broken:
+        def flush(self, _limit_s: float) -> int:
+            raise SystemError("a bug")
+
+    producer: Any = Broken()
+    with pytest.raises(SystemError, match="a bug"):
+        flush(producer, 1.0)
