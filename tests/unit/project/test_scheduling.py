@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
 
-from tests.scheduling import FileScheduling
+from tests.scheduling import FileScheduling, yield_to_servers
 
 SERVERS: Final = ("chaos/test_a", "integration/test_b", "integration/test_c", "spark/test_d", "spark/test_e")
 OTHERS: Final = ("property/test_f", "property/test_g", "simulation/test_h", "packaging/test_i")
@@ -97,3 +98,21 @@ def test_without_the_option_files_keep_their_order() -> None:
 def test_files_that_share_a_spark_session_are_run_by_the_same_process() -> None:
     ran = played(all_of(*OTHERS, *SERVERS), 3, fills=False)
     assert sum(any(test.startswith("tests/spark/") for test in some) for some in ran.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("process", "fills", "lower"), [(None, False, 0), ("gw2", False, 0), ("gw1", True, 0), ("gw2", True, 1)]
+)
+def test_only_the_process_that_fills_waits_lowers_its_priority(
+    monkeypatch: pytest.MonkeyPatch, process: str | None, lower: int, *, fills: bool
+) -> None:
+    lowered: list[int] = []
+    monkeypatch.setattr(os, "nice", lowered.append)
+    for name, value in (("PYTEST_XDIST_WORKER", process), ("PYTEST_XDIST_WORKER_COUNT", process and "3")):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    config: Any = SimpleNamespace(getoption=lambda _name, **_default: fills)
+    yield_to_servers(config)
+    assert len(lowered) == lower
