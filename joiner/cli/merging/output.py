@@ -19,6 +19,7 @@ from joiner.runtime.kafka.clients import (
     commit,
     flush,
     make_producer,
+    poll,
     timed_out,
     wait_until_ended,
 )
@@ -157,7 +158,7 @@ class MergedOutput:
             except BufferError:
                 if self._clock.monotonic_s() > deadline_s:
                     raise timed_out(f"Kafka has not taken any messages for {TRANSACTION_S:.0f} s") from None
-                self._producer.poll(_FULL_WAIT_S)
+                poll(self._producer, _FULL_WAIT_S)
             else:
                 return
 

@@ -125,7 +125,7 @@ def commit(
     """
     while True:
         try:
-            with kafka_errors():
+            with _kafka_errors():
                 producer.commit_transaction(max(_LAST_STEP_S, deadline_s - clock.monotonic_s()))
         except KafkaException as error:
             fault: KafkaError = error.args[0]
@@ -138,12 +138,18 @@ def commit(
 
 def flush(producer: Producer, limit_s: float) -> int:
     """Wait until all messages are delivered, or until ``limit_s``. Return how many are not. Raises KafkaException."""
-    with kafka_errors():
+    with _kafka_errors():
         return producer.flush(limit_s)
 
 
+def poll(producer: Producer, limit_s: float) -> None:
+    """Call the delivery callbacks that are due, waiting up to ``limit_s`` for one. Raises KafkaException."""
+    with _kafka_errors():
+        producer.poll(limit_s)
+
+
 @contextmanager
-def kafka_errors() -> Iterator[None]:
+def _kafka_errors() -> Iterator[None]:
     """Raise the KafkaException of a fatal error that a delivery callback has made a SystemError.
 
     If the producer is fenced while it delivers messages, confluent-kafka sets the error before it calls the callback,

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from broker.kafka.native.library import Unavailable
 from broker.kafka.native.writer import NativeWriter
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.clients import TIMEOUT_S, TRANSACTIONAL, commit, flush, make_producer, timed_out, within
+from joiner.runtime.kafka.clients import TIMEOUT_S, TRANSACTIONAL, commit, flush, make_producer, poll, timed_out, within
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Outgoing
@@ -161,7 +161,7 @@ class UnitProducer:
             begin = 1
         rest = batch.take(np.arange(begin, len(batch)))
         writer.write(topic, self._unit, rest.keys, rest.values)
-        self._client.poll(0)
+        poll(self._client, 0)
 
     def _write_some(self, topic: str, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
         waiting = self._slots[: len(keys)]
@@ -178,9 +178,9 @@ class UnitProducer:
                 fault: Any = slot.pop("_error")
                 if fault.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes look like this
                     raise KafkaException(fault)
-            self._client.poll(0.05)
+            poll(self._client, 0.05)
         head.pop("callback", None)
-        self._client.poll(0)
+        poll(self._client, 0)
 
     def write(self, topic: str, key: str, value: bytes | None) -> None:
         """Add a record to the transaction."""
@@ -197,7 +197,7 @@ class UnitProducer:
             try:
                 self._client.produce(topic, value, key, self._unit, on_delivery=on_delivery)
             except BufferError:
-                self._client.poll(0.05)
+                poll(self._client, 0.05)
             else:
                 return
 

@@ -20,7 +20,15 @@ from broker.wire.origin import ORIGIN_HEADER, Origin, encode_origin
 from joiner.mapping.reading import MappedTopic
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.registry import schemas_of
-from joiner.runtime.kafka.clients import TIMEOUT_S, TRANSACTIONAL, abort_if_possible, commit, make_producer, within
+from joiner.runtime.kafka.clients import (
+    TIMEOUT_S,
+    TRANSACTIONAL,
+    abort_if_possible,
+    commit,
+    make_producer,
+    poll,
+    within,
+)
 from joiner.runtime.repartition.merging import Part, Place, merged_order
 from joiner.runtime.repartition.prior import RepartitionError, origin_of, reset_offset
 from joiner.runtime.settings import JoinerSettings
@@ -88,7 +96,7 @@ class CopyWriter:
         try:
             self._commit(parts, offsets, member)
         except KafkaException as error:
-            self._producer.poll(0)
+            poll(self._producer, 0)
             if (refused := self._refused) is not None:
                 target = self._targets[refused.origin.topic]
                 options = _REFUSALS[refused.error.code()]
@@ -165,7 +173,7 @@ class CopyWriter:
                     on_delivery=self._note_refused,
                 )
             except BufferError:
-                self._producer.poll(_FULL_WAIT_S)
+                poll(self._producer, _FULL_WAIT_S)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
                     raise

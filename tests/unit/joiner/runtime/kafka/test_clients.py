@@ -18,6 +18,7 @@ from joiner.runtime.kafka.clients import (
     describe,
     flush,
     in_background,
+    poll,
     read_to_end,
     wait_until_ended,
 )
@@ -150,13 +151,15 @@ class FencedDuringDelivery:
         error = KafkaException(KafkaError(KafkaError._FENCED, "fenced by a newer instance", fatal=True))  # noqa: SLF001 - the public name
         raise SystemError("a callback returned a result with an exception set") from error
 
-    commit_transaction = flush
+    commit_transaction = poll = flush
 
 
 def test_a_fatal_error_during_a_delivery_callback_is_raised_as_such() -> None:
     producer: Any = FencedDuringDelivery()
     with pytest.raises(KafkaException, match="fenced by a newer instance"):
         flush(producer, 1.0)
+    with pytest.raises(KafkaException, match="fenced by a newer instance"):
+        poll(producer, 1.0)
     with pytest.raises(KafkaException, match="fenced by a newer instance"):
         commit(producer, ManualClock(), 1.0)
 
