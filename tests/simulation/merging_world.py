@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 from broker.kafka.replicas import merged_topic, replica_name
 from broker.kafka.topics import TopicFacts
 from broker.wire.start_records import encode_start
-from joiner.cli.merging import output, session
+from joiner.cli.merging import output, restoring, session
 from joiner.cli.merging.merger import merge_topics
 from joiner.cli.merging.session import COMPLETE_S, Session
 from joiner.library.merging.inputs import Place
@@ -29,6 +29,7 @@ from tests.simulation.memory_clients import MemoryProducer
 from tests.simulation.memory_consumer import MemoryConsumer
 from tests.simulation.memory_kafka import MemoryKafka, kafka_error
 from tests.simulation.memory_log import COMMITTED
+from tests.unit.joiner.runtime.runner_parts import AtOnce
 
 Result = TypeVar("Result")
 
@@ -124,11 +125,8 @@ class MergingWorld:
         self.session: Session | None = None
         patch.setattr(output, "make_producer", self._make_producer)
         patch.setattr(session, "make_consumer", self._make_consumer)
-        patch.setattr(
-            session,
-            "make_reader",
-            lambda *given, **more: self._make_consumer(*given, enable_partition_eof=True, **more),
-        )
+        for module in (session, restoring):
+            patch.setattr(module, "make_reader", self._make_reader)
 
     def _watch(self, patch: pytest.MonkeyPatch) -> None:
         """Note what unions deliver, and when their only complete replica goes back."""
@@ -158,6 +156,9 @@ class MergingWorld:
     def _make_consumer(self, _kafka: Any, group: str, **more: Any) -> MemoryConsumer:
         config = {name.replace("_", "."): value for name, value in more.items()}
         return MemoryConsumer(self.link, {"group.id": group, "auto.offset.reset": "error", **config})
+
+    def _make_reader(self, *given: Any, **more: Any) -> MemoryConsumer:
+        return self._make_consumer(*given, enable_partition_eof=True, **more)
 
     def send(self) -> None:
         """Write what the replicas have written to their topics, in transactions."""
@@ -216,7 +217,7 @@ class MergingWorld:
         try:
             with self._replaces_the_dead():
                 if self.session is None:
-                    self.session = Session(self.settings, self.clock, self.facts, self.limit)
+                    self.session = Session(self.settings, self.clock, self.facts, self.limit, AtOnce())
                 return self.session.turn()
         except KafkaException:
             with self._replaces_the_dead(), suppress(KafkaException):

@@ -13,9 +13,10 @@ from confluent_kafka import KafkaException
 from broker.kafka.replicas import merged_topic, merging_state_topic, replica_name
 from broker.wire.start_records import encode_start
 from joiner.cli.merging import progress as progress_of
-from joiner.cli.merging import session
+from joiner.cli.merging import restoring
 from joiner.cli.merging.output import MergedOutput
 from joiner.cli.merging.progress import Progress
+from joiner.cli.merging.restoring import Restoring, Stopped
 from joiner.cli.merging.serial_index import SerialIndex
 from joiner.cli.merging.session import Session
 from joiner.library.merging import protocol
@@ -24,6 +25,7 @@ from joiner.library.merging.protocol import ReplicaUnion
 from tests.property.replica_histories import END
 from tests.simulation.memory_log import ABORTED, Log
 from tests.simulation.merging_world import IDLE_TURNS, MergingWorld, result
+from tests.unit.joiner.runtime.runner_parts import AtOnce
 
 _SEEDS = 60
 _STRICT = 10
@@ -362,29 +364,35 @@ def test_a_process_can_be_stopped_while_it_restores(monkeypatch: pytest.MonkeyPa
         world.write(out, start(at), result(at))
     world.settle()
     world.restart()
-    calls: list[int] = []
+    calls: list[Restoring] = []
 
-    def continues(last: int) -> bool:
-        calls.append(last)
-        return len(calls) < last
+    def check(last: int, one: Restoring) -> None:
+        calls.append(one)
+        if len(calls) == last:
+            raise Stopped
 
-    session.Session(world.settings, world.clock, world.facts, world.limit, lambda: continues(10**6)).close()
+    def begin(last: int) -> None:
+        calls.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(Restoring, "_check", lambda one: check(last, one))
+            Session(world.settings, world.clock, world.facts, world.limit, AtOnce()).close()
+
+    begin(10**6)
     count = len(calls)
     assert count > len(world.settings.output_topics), "not only once for each output"
     for last in range(1, count + 1):
-        calls.clear()
-        with pytest.raises(session.Stopped):
-            session.Session(world.settings, world.clock, world.facts, world.limit, lambda last=last: continues(last))  # type: ignore[misc] # a default
+        with pytest.raises(Stopped):
+            begin(last)
     world.settle()
     assert world.merged(out) == Counter(range(1, 10))
 
 
 def nothing_is_fenced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MergedOutput, "fence", lambda *_given: None)
+    patch.setattr(MergedOutput, "fence", lambda *_given: {})
 
 
 def what_was_committed_is_believed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(session, "true_progress", lambda stored, *_given: stored.committed)
+    patch.setattr(restoring, "true_progress", lambda stored, *_given: stored.committed)
 
 
 def ids_are_not_recalled(patch: pytest.MonkeyPatch) -> None:

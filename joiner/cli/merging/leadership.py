@@ -20,6 +20,9 @@ from joiner.runtime.settings import JoinerSettings
 
 _POLL_S: Final = 0.2
 
+_HEARTBEAT_MS: Final = 200
+"""A process learns with its next heartbeat that the one that merges has left. By default, these are 3 s apart."""
+
 
 class Leadership:
     """The membership of a process. ``is_mine``: whether this process should merge."""
@@ -32,7 +35,7 @@ class Leadership:
             settings.kafka,
             merging_group(application.name),
             client_id=application.instance,
-            **member_config(application.session_timeout, None),
+            **(member_config(application.session_timeout, None) | {"heartbeat_interval_ms": _HEARTBEAT_MS}),
         )
         self._consumer.subscribe(
             [settings.control_topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked

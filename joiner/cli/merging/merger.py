@@ -6,8 +6,9 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +24,8 @@ from broker.kafka.topics import (
     wait_for_topics,
 )
 from joiner.cli.merging.leadership import Leadership
-from joiner.cli.merging.session import Session, Stopped
+from joiner.cli.merging.restoring import SIDE_BY_SIDE, Stopped
+from joiner.cli.merging.session import Session
 from joiner.library.merging.protocol import REMEMBERED_MAX
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import KAFKA_LOG, describe, make_admin
@@ -173,7 +175,10 @@ class Merger:
         admin = make_admin(settings.kafka)
         facts = ensure_topics(admin, merge_topics(settings))
         watch = TopicWatch(admin, facts, self._clock)
-        with closing(Session(settings, self._clock, facts, self._remembered_max, continues)) as session:
+        with (
+            _pool(settings.topics.partitions) as pool,
+            closing(Session(settings, self._clock, facts, self._remembered_max, pool, continues)) as session,
+        ):
             _log.info("merging %d replicas of %s", settings.application.replicas, settings.application.name)
             self.is_ready, self._metrics.merging, look_s = True, 1, -math.inf
             try:
@@ -203,6 +208,16 @@ class Merger:
             partitions[topic,] += 1
             remembered[topic,] += merged.union.remembered
         self._metrics.complete, self._metrics.partitions, self._metrics.remembered = complete, partitions, remembered
+
+
+@contextmanager
+def _pool(partitions: int) -> Iterator[Executor]:
+    """Return threads for restoring. Whoever waits for Kafka in them is not waited for at the end."""
+    pool = ThreadPoolExecutor(min(partitions, SIDE_BY_SIDE), "restoring")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def merge_topics(settings: JoinerSettings) -> list[TopicSpec]:

@@ -73,12 +73,12 @@ class MergedOutput:
         self._producer.init_transactions(TIMEOUT_S)
         self._is_open = False
 
-    def fence(self, consumer: Consumer) -> None:
-        """Write and abort a record in each partition, and wait until all earlier transactions there have ended.
+    def fence(self) -> dict[Place, int]:
+        """Write and abort a record in each partition. Return their offsets, by topic and partition.
 
-        Then no request of an earlier process can be appended any more, and transactions that Kafka has failed to end
-        are aborted. ``joiner.runtime.ownership.dangling`` says why a joiner does the same. ``consumer``: a
-        read-committed one. Raises KafkaException.
+        Once all transactions up to there have ended (see `wait_until_ended`), no request of an earlier process can be
+        appended any more, and transactions that Kafka has failed to end are aborted.
+        ``joiner.runtime.ownership.dangling`` says why a joiner does the same. Raises KafkaException.
         """
         for partition in range(self._partitions):
             for topic in (self._state_topic, *self._outputs):
@@ -87,7 +87,7 @@ class MergedOutput:
         fences, self._firsts, self.ends, self.last = self._firsts, {}, {}, {}
         self._producer.abort_transaction(TRANSACTION_S)
         self._is_open = False
-        self._wait_until_ended(fences, consumer, TIMEOUT_S)
+        return fences
 
     def check_ended(self, firsts: Mapping[Place, int], consumer: Consumer) -> None:
         """Wait until the transaction that begins at these offsets has ended everywhere.
@@ -95,12 +95,16 @@ class MergedOutput:
         Raises KafkaException if Kafka has failed to end it. A new producer then does, with `fence`.
         """
         try:
-            self._wait_until_ended(firsts, consumer, _MARKERS_S)
+            self.wait_until_ended(firsts, consumer, _MARKERS_S)
         except TransactionOpen as error:
             raise timed_out(f"Kafka has left a committed transaction open in {error.places}") from error
 
-    def _wait_until_ended(self, offsets: Mapping[Place, int], consumer: Consumer, limit_s: float) -> None:
-        """Wait until all transactions at or before these offsets have ended. See `clients.wait_until_ended`."""
+    def wait_until_ended(self, offsets: Mapping[Place, int], consumer: Consumer, limit_s: float = TIMEOUT_S) -> None:
+        """Wait until all transactions at or before these offsets have ended. Thread-safe.
+
+        ``consumer``: a read-committed one. Raises `TransactionOpen` if one has not after ``limit_s``, and
+        KafkaException.
+        """
         for number in sorted({partition for _, partition in offsets}):
             here = {topic: at for (topic, partition), at in offsets.items() if partition == number}
             wait_until_ended(consumer, self._kafka, self._clock, here, number, "`joiner merge`", limit_s)

@@ -18,11 +18,11 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message
 
 from broker.kafka.replicas import replica_of
 from joiner.cli.merging.serial_index import SerialIndex
-from joiner.library.merging.inputs import input_ends
+from joiner.library.merging.inputs import Place, input_ends
 from joiner.library.merging.partition import MergedPartition, MergeError
 from joiner.library.merging.protocol import ReplicaUnion
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.clients import known_end, log_range, read_to_end
+from joiner.runtime.kafka.clients import known_range, log_range, read_to_end
 
 Item = TypeVar("Item")
 
@@ -106,8 +106,7 @@ def _records(
     consumer: Consumer, clock: Clock, topic: str, partition: int, begin: int
 ) -> Iterator[tuple[str, int, Progress]]:
     """Yield the merged topic, the offset and the content of each record from an offset on."""
-    end = known_end(consumer, clock, topic, partition)
-    start, _ = log_range(consumer, topic, partition)
+    start, end = known_range(consumer, clock, topic, partition)
     start = max(start, begin)
     for message in read_to_end(consumer, clock, topic, partition, start, end) if end > start else ():
         if message.value() is None:
@@ -139,15 +138,15 @@ def true_progress(stored: Stored, consumer: Consumer, clock: Clock, topic: str, 
     if committed is None and not stored.tried:
         # The topic may be long, although nothing is known of it.
         return None
-    low, _ = log_range(consumer, topic, partition)
+    low, end = known_range(consumer, clock, topic, partition)
     candidates: list[Progress | None] = [committed, *reversed(stored.tried)]
     if committed is not None and (committed.before is not None or low == 0):
         candidates.append(committed.before)
     ends = [one.end if one is not None else 0 for one in candidates]
-    visible = _visible_end(consumer, clock, topic, partition, max(low, min(ends) - 1))
-    for progress, end in zip(candidates, ends, strict=True):
+    visible = _visible_end(consumer, clock, (topic, partition), max(low, min(ends) - 1), end)
+    for progress, its_end in zip(candidates, ends, strict=True):
         # If nothing is visible, retention has deleted what precedes the beginning of the log.
-        if visible == end or (visible is None and end <= low):
+        if visible == its_end or (visible is None and its_end <= low):
             if progress is not committed:
                 _log.warning(
                     "%s partition %d: Kafka has not ended the transactions of merging correctly; repairing that",
@@ -164,11 +163,10 @@ def true_progress(stored: Stored, consumer: Consumer, clock: Clock, topic: str, 
     raise MergeError(message)
 
 
-def _visible_end(consumer: Consumer, clock: Clock, topic: str, partition: int, begin: int) -> int | None:
-    """Return the offset after the last message that can be read from an offset on, or None if there is none."""
-    end = known_end(consumer, clock, topic, partition)
+def _visible_end(consumer: Consumer, clock: Clock, place: Place, begin: int, end: int) -> int | None:
+    """Return the offset after the last message that can be read in a range of offsets, or None if there is none."""
     last: int | None = None
-    for message in read_to_end(consumer, clock, topic, partition, begin, end) if begin < end else ():
+    for message in read_to_end(consumer, clock, *place, begin, end) if begin < end else ():
         last = (message.offset() or 0) + 1
     return last
 
@@ -189,8 +187,7 @@ def restore(
     ``check`` is called often, and may raise what it likes. Raises KafkaException, and `MergeError` if the topic cannot
     be continued.
     """
-    end = known_end(consumer, clock, topic, partition)
-    start, _ = log_range(consumer, topic, partition)
+    start, end = known_range(consumer, clock, topic, partition)
     index = SerialIndex()
     if progress is None:
         if next(read_to_end(consumer, clock, topic, partition, start, end), None) is not None:

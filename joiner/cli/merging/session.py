@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING
 
-from broker.kafka.replicas import merged_topic, merging_group, merging_state_topic, replica_name
+from broker.kafka.replicas import merged_topic, merging_group, replica_name
 from joiner.cli.merging.output import MergedOutput
-from joiner.cli.merging.progress import (
-    BEGIN_AGAIN,
-    Progress,
-    Stored,
-    read_progress,
-    restore,
-    true_progress,
-    written_since,
-)
-from joiner.cli.merging.serial_index import SerialIndex
-from joiner.library.merging.inputs import Place, ReplicaInputs, Source, input_ends
-from joiner.library.merging.partition import MergedPartition, MergeError
-from joiner.library.merging.protocol import ReplicaUnion
+from joiner.cli.merging.progress import Progress
+from joiner.cli.merging.restoring import Restoring
+from joiner.library.merging.inputs import Place, ReplicaInputs, Source
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import make_consumer, make_reader
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
-
     from broker.kafka.topics import TopicFacts
     from joiner.runtime.settings import JoinerSettings
 
@@ -44,12 +32,6 @@ COMPLETE_S: Final = 10.0
 _WAIT_MIN_S: Final = 0.001
 _WAIT_MAX_S: Final = 0.5
 """The longest wait for messages. `application.commit_interval` may be longer than a member of a group may be silent."""
-
-_log = logging.getLogger(__name__)
-
-
-class Stopped(Exception):
-    """Raised if the process should not merge any more."""
 
 
 class Session:
@@ -64,31 +46,38 @@ class Session:
         clock: Clock,
         facts: Mapping[str, TopicFacts],
         remembered_max: int,
+        pool: Executor,
         continues: Callable[[], bool] = lambda: True,
     ) -> None:
         """Restore what was committed. Raises KafkaException, and `MergeError` if it cannot be continued.
 
-        ``facts``: those of all topics that `merger.merge_topics` returns. ``continues``: is called often meanwhile; if
-        it returns False, raises `Stopped`.
+        ``facts``: those of all topics that `merger.merge_topics` returns. ``pool``: restores partitions side by side.
+        ``continues``: is called often meanwhile; if it returns False, raises `restoring.Stopped`.
         """
-        self._continues = continues
         self._settings, self._clock, self._facts = settings, clock, facts
-        self.partitions: dict[Place, MergedPartition] = {}
-        self._sources: dict[Place, Source] = {}
-        self._positions: dict[Place, int] = {}
-        self._starts: dict[Place, int] = {}
-        self._indexes: dict[Place, SerialIndex] = {}
-        """By output, where the messages of the merged topic are that are needed after a restart."""
-        self._stored: dict[Place, Progress] = {}
-        """The progress of each output that was stored last."""
-        self._repaired: set[Place] = set()
-        """The outputs of which another progress holds than the one that was committed. It is to be committed."""
+        self._sources = {
+            (replica_name(topic, replica), number): Source(replica, (topic, number))
+            for topic in settings.output_topics.values()
+            for number in range(settings.topics.partitions)
+            for replica in range(settings.application.replicas)
+        }
         self._wait_s = min(max(_WAIT_MIN_S, settings.application.commit_interval / 1e9), _WAIT_MAX_S)
         with ExitStack() as stack:
             # The producer comes first: it ends the last transaction, and fences whoever has begun it.
             self._output = stack.enter_context(closing(MergedOutput(settings, clock)))
-            self._restore(remembered_max)
-            self._committed, self._committed_s = dict(self._positions), clock.monotonic_s()
+            restored = Restoring(settings, clock, facts, remembered_max, continues).run(pool, self._output)
+            self.partitions = {output: one.merged for output, one in restored.items()}
+            self._indexes = {output: one.index for output, one in restored.items()}
+            """By output, where the messages of the merged topic are that are needed after a restart."""
+            self._stored = {output: one.progress for output, one in restored.items() if one.progress is not None}
+            """The progress of each output that was stored last."""
+            self._repaired = {output for output, one in restored.items() if not one.is_committed}
+            """The outputs of which another progress holds than the one that was committed. It is to be committed."""
+            self._output.ends = {output: one.end for output, one in restored.items()}
+            self._output.last = {output: progress.end for output, progress in self._stored.items()}
+            positions = {place: at for one in restored.values() for place, at in one.positions.items()}
+            starts = {place: at for one in restored.values() for place, at in one.starts.items()}
+            self._committed, self._committed_s = dict(positions), clock.monotonic_s()
             consumer = make_consumer(
                 settings.kafka,
                 merging_group(settings.application.name),
@@ -98,7 +87,7 @@ class Session:
                 queued_max_messages_kbytes=_FETCHED_KIB,
             )
             stack.callback(consumer.close)
-            self._inputs = ReplicaInputs(consumer, self._sources, self.partitions, self._positions, starts=self._starts)
+            self._inputs = ReplicaInputs(consumer, self._sources, self.partitions, positions, starts=starts)
             self._stack = stack.pop_all()
 
     def turn(self) -> bool:
@@ -135,79 +124,6 @@ class Session:
         """Close the clients, and abort an open transaction."""
         self._stack.close()
 
-    def _restore(self, remembered_max: int) -> None:
-        settings = self._settings
-        replicas, name = settings.application.replicas, settings.application.name
-        applications = frozenset(replica_name(name, replica) for replica in range(replicas))
-        with (
-            closing(self._reader()) as reader,
-            closing(self._reader(isolation_level="read_uncommitted")) as everything,
-        ):
-            self._output.fence(reader)
-            for number in range(settings.topics.partitions):
-                stored = read_progress(reader, everything, self._clock, merging_state_topic(name), number)
-                for topic in settings.output_topics.values():
-                    self._check()
-                    merged = MergedPartition(
-                        ReplicaUnion(replicas, remembered_max), applications, settings.events.time_unit
-                    )
-                    self.partitions[topic, number] = merged
-                    for replica in range(replicas):
-                        place = replica_name(topic, replica), number
-                        self._sources[place] = Source(replica, (topic, number))
-                    self._restore_output(
-                        (topic, number), merged, stored.get(merged_topic(topic), Stored(None, [])), reader
-                    )
-
-    def _check(self) -> None:
-        if not self._continues():
-            raise Stopped
-
-    def _reader(self, **more: str) -> Consumer:
-        return make_reader(self._settings.kafka, merging_group(self._settings.application.name), **more)
-
-    def _restore_output(self, output: Place, merged: MergedPartition, stored: Stored, reader: Consumer) -> None:
-        topic, number = output
-        target, clock = merged_topic(topic), self._clock
-        if any(one.merged != self._facts[target].topic_id for one in (stored.committed, *stored.tried) if one):
-            message = (
-                f"topic {target} was deleted and recreated, so that results which were merged are missing there. "
-                f"{BEGIN_AGAIN}"
-            )
-            raise MergeError(message)
-        progress = true_progress(stored, reader, clock, target, number)
-        if progress is not stored.committed:
-            self._repaired.add(output)
-        if progress is None:
-            self._continue_output(output, restore(merged, None, (), reader, clock, target, number, self._check))
-            return
-        self._stored[output], self._output.last[output] = progress, progress.end
-        known = {
-            name: source.replica
-            for (name, _), source in self._sources.items()
-            if source.output == output and name in progress.positions
-        }
-        same = {name: one for name, one in known.items() if progress.topics[name] == self._facts[name].topic_id}
-        written = written_since(merged, progress, same, reader, clock, number)
-        self._continue_output(output, restore(merged, progress, written, reader, clock, target, number, self._check))
-        for name, replica in known.items():
-            if name not in same:
-                self._lose(merged, name, replica, input_ends(reader, merged.union, output))
-        self._positions |= {(name, number): progress.positions[name] for name in same}
-        self._starts |= {(name, number): progress.starts[name] for name in same if name in progress.starts}
-
-    def _continue_output(self, output: Place, restored: tuple[int, SerialIndex]) -> None:
-        self._output.ends[output], self._indexes[output] = restored
-
-    def _lose(self, merged: MergedPartition, name: str, replica: int, ends: Mapping[str, int]) -> None:
-        if not merged.union.lose(replica, ends):
-            message = (
-                f"topic {name} was deleted and recreated, and no other replica is complete, so results are missing. "
-                f"{BEGIN_AGAIN}"
-            )
-            raise MergeError(message)
-        _log.warning("topic %s was deleted and recreated; it is merged from its beginning", name)
-
     def _commit(self) -> bool:
         now_s = self._clock.monotonic_s()
         is_due = now_s - self._committed_s > COMPLETE_S
@@ -233,7 +149,7 @@ class Session:
         self._repaired.clear()
         if to_check:
             # If Kafka has not ended the transaction, the next session repairs that.
-            with closing(self._reader()) as reader:
+            with closing(make_reader(self._settings.kafka, merging_group(self._settings.application.name))) as reader:
                 self._output.check_ended(to_check, reader)
         self._committed |= {place: at for place, at in positions.items() if self._sources[place].output in outputs}
         return True

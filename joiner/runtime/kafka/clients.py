@@ -187,16 +187,16 @@ def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
     return int(low), int(high)
 
 
-def known_end(consumer: Consumer, clock: Clock, topic: str, partition: int) -> int:
-    """Wait until the end of a partition is known, which may take a moment if the topic is new, and return it.
+def known_range(consumer: Consumer, clock: Clock, topic: str, partition: int) -> tuple[int, int]:
+    """Like `log_range`, but wait until the partition has a leader, which may take a moment if the topic is new.
 
     Raises KafkaException if no request succeeds within `TIMEOUT_S`.
     """
     deadline_s = clock.monotonic_s() + TIMEOUT_S
     while True:
         try:
-            return log_range(consumer, topic, partition)[1]
-        except KafkaException:  # a new topic briefly has no leader
+            return log_range(consumer, topic, partition)
+        except KafkaException:
             if clock.monotonic_s() > deadline_s:
                 raise
             clock.sleep(_RETRY_S)

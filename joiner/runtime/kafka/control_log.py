@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartiti
 from broker.kafka.appender import Appender
 from joiner.runtime.clock import Clock
 from joiner.runtime.control import Record, decode, encode
-from joiner.runtime.kafka.clients import describe, known_end, make_consumer, make_producer
+from joiner.runtime.kafka.clients import describe, known_range, make_consumer, make_producer
 from joiner.runtime.settings import JoinerSettings
 
 _FLUSH_S: Final = 1.0
@@ -41,7 +41,7 @@ class ControlLog:
 
         Raises KafkaException if no request succeeds within `TIMEOUT_S`.
         """
-        self._begin_at(known_end(self._consumer, clock, self._topic, 0))
+        self._begin_at(known_range(self._consumer, clock, self._topic, 0)[1])
 
     def read(self, wait_s: float = 0.0) -> list[tuple[Record, int]]:
         """Return new records, each with its append time in ms since the epoch. Wait up to ``wait_s`` seconds."""

@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaExcep
 from broker.kafka.appender import Appender
 from joiner.runtime.clock import Clock
 from joiner.runtime.control import TAIL, Heartbeat, Logged, MemberRecord, decode_member, encode
-from joiner.runtime.kafka.clients import describe, known_end, make_consumer, make_producer
+from joiner.runtime.kafka.clients import describe, known_range, make_consumer, make_producer
 from joiner.runtime.settings import JoinerSettings
 
 OFFSET_TAIL_BASE: Final = -2000
@@ -59,7 +59,7 @@ class MemberLog:
         Raises KafkaException if the end is not known within `TIMEOUT_S`.
         """
         self._if_removed = OFFSET_END
-        self._read_from(known_end(self._consumer, clock, self._topic, 0))
+        self._read_from(known_range(self._consumer, clock, self._topic, 0)[1])
 
     def read(self) -> list[Logged]:
         """Return the records that have arrived, in order. Does not wait."""
