@@ -2,8 +2,12 @@
 
 ``python -m bench.runners.replicas.steps --report docs/evidence/bench_replica_steps`` takes the steps of
 ``docs/replicas.md`` under load. Replica 0 has two instances, each the standby of the other; two processes merge, one of
-which waits. Per step, the longest gap between two results of a unit counts, in the topic of replica 0 and in the merged
-one, as the broker timestamped them. Quiet periods between the steps tell what is usual.
+which waits. Replica 1 is started and stopped several times, which is all there is to do once the others expect it.
+Per step, the gaps between two results of a unit count, in the topic of replica 0 and in the merged one, as the broker
+timestamped them. Quiet periods between the steps tell what is usual.
+
+All processes share the machine, and one that starts computes for seconds. The step *a program computes* shows what that
+alone does to the others.
 """
 
 from __future__ import annotations
@@ -50,9 +54,18 @@ _DEADLINE_S: Final = 120.0
 _BEFORE_MS: Final = 200
 """A pause that begins this long before a step may be due to it."""
 
+_AFTER_S: Final = 2.0
+"""A pause that begins within this time after a step may be, too."""
+
+_TIMES: Final = 5
+"""How often replica 1 is started and stopped."""
+
+_COMPUTES: Final = "import time\nwhile time.process_time() < 3: pass"
+"""A program that takes 3 s of CPU time, about as much as a process of the joiner until it joins."""
+
 
 class Step(NamedTuple):
-    """A step, or a quiet period, with its beginning and its end by the wall clock, in ms."""
+    """A step, or a quiet period, with its beginning and its end by the wall clock, in ms. A step may be repeated."""
 
     name: str
     begin_ms: int
@@ -84,11 +97,13 @@ class Pipeline:
         """Take a step, and note it. A quiet period follows."""
         begin_ms = _now_ms()
         act()
+        took_s = (_now_ms() - begin_ms) / 1000
+        time.sleep(_AFTER_S)
         end_ms = _now_ms()
         self.steps.append(Step(name, begin_ms, end_ms))
         time.sleep(self._quiet_s)
         self.steps.append(Step(QUIET, end_ms, _now_ms()))
-        print(f"{name}: {(end_ms - begin_ms) / 1000:.1f} s", flush=True)
+        print(f"{name}: {took_s:.1f} s", flush=True)
 
     def join(self, *instances: str, replica: int = 0) -> None:
         """Start instances of a replica one after the other, and stop those that run before."""
@@ -188,29 +203,40 @@ def take_steps(pipeline: Pipeline, warm_up_s: float) -> None:
     pipeline.set_replicas(2)
     pipeline.take("restart replica 0 with two replicas", lambda: pipeline.join(*_JOINING))
     pipeline.take("start `joiner merge`", pipeline.merge)
-    pipeline.take("start replica 1", pipeline.add)
+    for count in range(_TIMES):
+        pipeline.take("a program computes", compute)
+        pipeline.take("start replica 1", pipeline.add)
+        if count < _TIMES - 1:
+            pipeline.take("stop replica 1", lambda: pipeline.stop(_ADDED))
     pipeline.set_replicas(1)
     pipeline.take("restart `joiner merge` with one replica", pipeline.merge)
     pipeline.take("stop replica 1", lambda: pipeline.stop(_ADDED))
     pipeline.take("restart replica 0 with one replica", lambda: pipeline.join(*_JOINING))
 
 
-def pauses(steps: Sequence[Step], gaps: Mapping[str, Sequence[tuple[Ints, Ints]]]) -> list[dict[str, Any]]:
-    """Return a row per step: how long it took in s, and per output, the longest gap of any unit in ms.
+def compute() -> None:
+    """Let another process compute for a while."""
+    subprocess.run([sys.executable, "-c", _COMPUTES], check=True)  # noqa: S603 - our own program
 
-    The last row is that of all quiet periods together, with the p99.9 of their gaps instead. An output without results
-    at the time has None.
+
+def pauses(steps: Sequence[Step], gaps: Mapping[str, Sequence[tuple[Ints, Ints]]]) -> list[dict[str, Any]]:
+    """Return a row per name of a step, quiet periods last.
+
+    Each has how often the step was taken, how long it took in total in s, and by output, of the gaps of all units, the
+    longest and the 99.9th percentile in ms. An output without results at the time is left out.
     """
     rows: list[dict[str, Any]] = []
-    for step in steps:
-        if step.name != QUIET:
-            longest = {name: _of(all_units, [step], _BEFORE_MS) for name, all_units in gaps.items()}
-            row = {"step": step.name, "took_s": (step.end_ms - step.begin_ms) / 1000}
-            rows.append(row | {name: int(found.max()) if len(found) else None for name, found in longest.items()})
-    quiet = [step for step in steps if step.name == QUIET]
-    usual = {name: _of(all_units, quiet, 0) for name, all_units in gaps.items()}
-    row = {"step": QUIET, "took_s": sum(step.end_ms - step.begin_ms for step in quiet) / 1000}
-    return [*rows, row | {name: float(np.percentile(found, 99.9)) for name, found in usual.items() if len(found)}]
+    names = dict.fromkeys(step.name for step in steps if step.name != QUIET)
+    for name in [*names, QUIET]:
+        its = [step for step in steps if step.name == name]
+        row: dict[str, Any] = {"step": name, "times": len(its)}
+        row["took_s"] = sum(step.end_ms - step.begin_ms for step in its) / 1000
+        for output, units in gaps.items():
+            found = _of(units, its, 0 if name == QUIET else _BEFORE_MS)
+            if len(found):
+                row[output] = {"longest": int(found.max()), "p99.9": float(np.percentile(found, 99.9))}
+        rows.append(row)
+    return rows
 
 
 def _of(units: Iterable[tuple[Ints, Ints]], steps: Iterable[Step], before_ms: int) -> Ints:
@@ -231,7 +257,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=1_000, help="records a second (default 1000)")
     parser.add_argument("--warm-up", type=float, default=60.0, help="seconds until the first step (default 60)")
-    parser.add_argument("--quiet", type=float, default=20.0, help="seconds between two steps (default 20)")
+    parser.add_argument("--quiet", type=float, default=10.0, help="seconds between two steps (default 10)")
     parser.add_argument(
         "--report", type=Path, default=Path(".lsb/bench_replica_steps"), help="path of the .json and .md files"
     )
@@ -259,17 +285,20 @@ def main() -> int:
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of the report."""
-    heads = ["step", "took s", *(f"{name}: longest pause of a unit, ms" for name in OUTPUTS)]
-    found = [(row["step"], f"{row['took_s']:.1f}", *(_cell(row.get(name)) for name in OUTPUTS)) for row in rows]
+    heads = ["step", "times", "took s", *(f"{name}: longest pause / p99.9, ms" for name in OUTPUTS)]
+    found = [
+        (row["step"], str(row["times"]), f"{row['took_s']:.1f}", *(_cell(row.get(name)) for name in OUTPUTS))
+        for row in rows
+    ]
     return [
-        f"The longest gap between two results of any unit during each step. *{QUIET}*: between the steps, the p99.9 of",
-        "the gaps.",
+        "The gaps between two results of a unit that begin during a step: the longest of any unit, and the 99.9th",
+        f"percentile of all. *{QUIET}*: between the steps.",
         *table(heads, found),
     ]
 
 
-def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
+def _cell(pause: Mapping[str, float] | None) -> str:
+    return "-" if pause is None else f"{pause['longest']:,.0f} / {pause['p99.9']:,.0f}"
 
 
 if __name__ == "__main__":

@@ -35,6 +35,9 @@ _WAIT_MAX_S: Final = 10.0
 _LOOK_S: Final = 1.0
 """The time between two looks for a topic that does not exist, and between two updates of the lags."""
 
+_READ_S: Final = 1.0
+"""The longest wait for messages. `application.commit_interval` may be minutes, and the loop must notice a stop."""
+
 _REPORT_S: Final = 10.0
 
 _STUCK_S: Final = 300.0
@@ -142,7 +145,7 @@ class Repartitioner:
         prior = read_prior(settings, facts, self._clock, self._is_over, self._scans)
         watch = TopicWatch(admin, facts, self._clock, may_grow=settings.repartitioned.keys())
         hanging = HangingTransactions(admin, settings, self._clock)
-        commit_s = settings.application.commit_interval / 1e9
+        read_s = min(settings.application.commit_interval / 1e9, _READ_S)
         with (
             closing(CopyWriter(settings, facts, self._clock)) as writer,
             closing(SourceReader(settings, facts, self._clock, prior)) as reader,
@@ -158,7 +161,7 @@ class Repartitioner:
                     message = f"{str(error).partition(':')[0]}; looking at it again"
                     raise RepartitionError(message) from error
                 hanging.check()
-                parts = reader.read(commit_s)
+                parts = reader.read(read_s)
                 if offsets := reader.offsets():
                     writer.commit(parts, offsets, reader.consumer)
                     self._wait_s = _WAIT_MIN_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -26,20 +27,30 @@ def units(*times_ms: list[int]) -> list[tuple[Ints, Ints]]:
 def test_the_longest_gap_of_any_unit_counts_for_a_step() -> None:
     found = pauses(STEPS, {"replica 0": units([1_100, 1_150, 1_500], [1_000, 1_020])})
 
-    assert found[0] == {"step": "restart", "took_s": 1.0, "replica 0": 350}
+    assert found[0] == {"step": "restart", "times": 1, "took_s": 1.0, "replica 0": {"longest": 350, "p99.9": ANY}}
+
+
+def test_steps_with_the_same_name_count_together() -> None:
+    steps = [*STEPS, Step("restart", 20_000, 21_500)]
+
+    found = pauses(steps, {"merged": units([1_100, 1_200, 20_100, 20_700])})
+
+    assert [row["step"] for row in found] == ["restart", "stop", QUIET]
+    assert found[0] == {"step": "restart", "times": 2, "took_s": 2.5, "merged": {"longest": 18_900, "p99.9": ANY}}
 
 
 def test_a_gap_counts_for_the_step_in_which_or_just_before_which_it_begins() -> None:
     found = pauses(STEPS, {"merged": units([500, 790, 850, 3_000, 11_000])})
 
-    assert [row.get("merged") for row in found[:2]] == [2_150, None]
+    assert found[0]["merged"]["longest"] == 2_150
+    assert "merged" not in found[1]
 
 
-def test_gaps_between_the_steps_are_summed_up_by_their_percentile() -> None:
-    found = pauses(STEPS, {"merged": units([*range(2_000, 12_001, 10)])})
+def test_the_percentile_is_that_of_all_gaps() -> None:
+    found = pauses(STEPS, {"merged": units([*range(2_000, 11_991, 10), 12_001])})
 
-    assert found[-1] == {"step": QUIET, "took_s": 10.0, "merged": pytest.approx(10.0)}
+    assert found[-1]["merged"] == {"longest": 11, "p99.9": pytest.approx(10.0)}
 
 
 def test_an_output_without_results_has_no_pause() -> None:
-    assert "| stop | 1.0 | - | - |" in lines(pauses(STEPS, {"replica 0": [], "merged": []}))
+    assert "| stop | 1 | 1.0 | - | - |" in lines(pauses(STEPS, {"replica 0": [], "merged": []}))

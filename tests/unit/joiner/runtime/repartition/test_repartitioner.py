@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from broker.kafka.topics import TopicError
 from broker.metrics import TelemetryServer
 from broker.settings import MetricsSettings
 from broker.wire.origin import Origin
+from joiner.runtime.repartition import repartitioner
 from joiner.runtime.repartition.copies import CopyRefused, Refused
 from joiner.runtime.repartition.prior import RepartitionError, Stopped
 from joiner.runtime.repartition.repartitioner import Repartitioner, RepartitionMetrics
@@ -91,3 +93,32 @@ def test_a_session_without_a_turn_for_long_makes_the_process_unhealthy(waits_s: 
     loop.act = wait
     loop.run()
     assert found == [shown]
+
+
+@pytest.mark.parametrize(("interval", "waits_s"), [("20ms", 0.02), ("10m", 1.0)])
+def test_it_waits_for_messages_for_a_second_at_most_so_that_it_notices_a_stop(
+    interval: str, waits_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(stream=[SPEED], application={"commit_interval": interval})
+    one = Repartitioner(settings, ManualClock(), RepartitionMetrics(TelemetryServer(MetricsSettings()).readings))
+    waited: list[float] = []
+
+    def read(wait_s: float) -> list[Any]:
+        waited.append(wait_s)
+        one.stop()
+        return []
+
+    reader = SimpleNamespace(read=read, offsets=dict, lags=dict, close=lambda: None)
+    nothing = SimpleNamespace(check=lambda: None, close=lambda: None)
+    monkeypatch.setattr(Repartitioner, "_wait_for_topics", lambda *_given: {})
+    for name, stand_in in {
+        "make_admin": nothing,
+        "read_prior": nothing,
+        "TopicWatch": nothing,
+        "HangingTransactions": nothing,
+        "CopyWriter": nothing,
+        "SourceReader": reader,
+    }.items():
+        monkeypatch.setattr(repartitioner, name, lambda *_given, made=stand_in, **_more: made)
+    one.run()
+    assert waited == [waits_s]
