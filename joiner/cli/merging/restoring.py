@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from broker.kafka.replicas import merged_topic, merging_group, merging_state_topic, replica_name
-from joiner.cli.merging.output import MergedOutput
 from joiner.cli.merging.progress import (
     BEGIN_AGAIN,
     Progress,
@@ -86,16 +85,17 @@ class Restoring:
         self._remembered_max, self._continues = remembered_max, continues
         self._is_stopped = False
 
-    def run(self, pool: Executor, output: MergedOutput) -> dict[Place, Restored]:
-        """Fence whoever has merged before, and restore all outputs. Return them by topic of replica 0 and partition.
+    def run(self, pool: Executor, wait_until_ended: Callable[[int, Consumer], None]) -> dict[Place, Restored]:
+        """Restore all outputs. Return them by topic of replica 0 and partition.
+
+        ``wait_until_ended``: is called with a partition and a read-committed consumer before the partition is read, and
+        must wait until all earlier transactions there have ended. It is called by threads of ``pool``.
 
         Raises KafkaException, `MergeError` if an output cannot be continued, and `Stopped` if ``continues`` returns
         False. Then no more work is begun in ``pool``, and what is being done there ends at the next message.
         """
-        fences = output.fence()
-        waiting = {
-            pool.submit(self._partition, number, output, fences) for number in range(self._settings.topics.partitions)
-        }
+        numbers = range(self._settings.topics.partitions)
+        waiting = {pool.submit(self._partition, number, wait_until_ended) for number in numbers}
         found: dict[Place, Restored] = {}
         try:
             while waiting:
@@ -116,14 +116,14 @@ class Restoring:
         if self._is_stopped:
             raise Stopped
 
-    def _partition(self, number: int, output: MergedOutput, fences: Mapping[Place, int]) -> dict[Place, Restored]:
+    def _partition(self, number: int, wait_until_ended: Callable[[int, Consumer], None]) -> dict[Place, Restored]:
         """Restore all outputs of a partition. Runs in any thread."""
         settings, found = self._settings, {}
         with (
             closing(self._reader()) as reader,
             closing(self._reader(isolation_level="read_uncommitted")) as everything,
         ):
-            output.wait_until_ended({place: at for place, at in fences.items() if place[1] == number}, reader)
+            wait_until_ended(number, reader)
             state_topic = merging_state_topic(settings.application.name)
             stored = read_progress(reader, everything, self._clock, state_topic, number)
             for topic in settings.output_topics.values():

@@ -20,6 +20,8 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import make_consumer, make_reader
 
 if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
     from broker.kafka.topics import TopicFacts
     from joiner.runtime.settings import JoinerSettings
 
@@ -65,7 +67,13 @@ class Session:
         with ExitStack() as stack:
             # The producer comes first: it ends the last transaction, and fences whoever has begun it.
             self._output = stack.enter_context(closing(MergedOutput(settings, clock)))
-            restored = Restoring(settings, clock, facts, remembered_max, continues).run(pool, self._output)
+            fences = self._output.fence()
+
+            def wait_until_ended(number: int, reader: Consumer) -> None:
+                here = {place: at for place, at in fences.items() if place[1] == number}
+                self._output.wait_until_ended(here, reader)
+
+            restored = Restoring(settings, clock, facts, remembered_max, continues).run(pool, wait_until_ended)
             self.partitions = {output: one.merged for output, one in restored.items()}
             self._indexes = {output: one.index for output, one in restored.items()}
             """By output, where the messages of the merged topic are that are needed after a restart."""

@@ -25,18 +25,13 @@ class Logs:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.all_read, self.released = threading.Barrier(_PARTITIONS + 1), threading.Event()
         self.restored: list[Any] = []
-        self.fences = {("state", number): number for number in range(_PARTITIONS)}
-        self.awaited: dict[int, dict[Any, int]] = {}
+        self.awaited: set[int] = set()
         patch.setattr(restoring, "make_reader", lambda *_given, **_more: SimpleNamespace(close=lambda: None))
         patch.setattr(restoring, "read_progress", self._read)
         patch.setattr(Restoring, "_output", lambda _restoring, output, *_given: self._restore(output))
 
-    def fence(self) -> dict[Any, int]:
-        return self.fences
-
-    def wait_until_ended(self, fences: dict[Any, int], _reader: object) -> None:
-        (number,) = fences.values()
-        self.awaited[number] = fences
+    def wait_until_ended(self, number: int, _reader: object) -> None:
+        self.awaited.add(number)
 
     def _read(self, *given: Any) -> dict[str, Any]:
         assert given[-1] in self.awaited, "what an earlier process has begun has ended"
@@ -49,9 +44,9 @@ class Logs:
         return output
 
 
-def run(logs: Any, pool: ThreadPoolExecutor, continues: Callable[[], bool] = lambda: True) -> dict[Any, Any]:
+def restoring_of(continues: Callable[[], bool] = lambda: True) -> Restoring:
     settings = make_settings(partitions=_PARTITIONS, application={"replicas": 2})
-    return Restoring(settings, SystemClock(), {}, 10, continues).run(pool, logs)
+    return Restoring(settings, SystemClock(), {}, 10, continues)
 
 
 def test_partitions_are_restored_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,17 +58,16 @@ def test_partitions_are_restored_side_by_side(monkeypatch: pytest.MonkeyPatch) -
 
     with ThreadPoolExecutor(_PARTITIONS + 1) as pool:
         pool.submit(release)
-        found = run(logs, pool)
+        found: dict[Any, Any] = restoring_of().run(pool, logs.wait_until_ended)
     outputs = make_settings(partitions=_PARTITIONS).output_topics.values()
     assert found == {place: place for place in ((topic, at) for topic in outputs for at in range(_PARTITIONS))}
-    assert logs.awaited.keys() == set(range(_PARTITIONS))
 
 
 def test_a_stop_ends_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     logs = Logs(monkeypatch)
     with ThreadPoolExecutor(_PARTITIONS) as pool:
         with pytest.raises(Stopped):
-            run(logs, pool, lambda: logs.all_read.n_waiting < _PARTITIONS)
+            restoring_of(lambda: logs.all_read.n_waiting < _PARTITIONS).run(pool, logs.wait_until_ended)
         logs.all_read.wait(_LIMIT_S)
         logs.released.set()
     assert logs.restored == []
@@ -82,15 +76,14 @@ def test_a_stop_ends_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_of_one_partition_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     logs = Logs(monkeypatch)
 
-    def fail(fences: dict[Any, int], reader: object) -> None:
-        logs.wait_until_ended(fences, reader)
-        if 1 in fences.values():
+    def fail(number: int, reader: object) -> None:
+        logs.wait_until_ended(number, reader)
+        if number == 1:
             raise OSError
 
-    failing = SimpleNamespace(fence=logs.fence, wait_until_ended=fail)
     with ThreadPoolExecutor(_PARTITIONS) as pool:
         with pytest.raises(OSError):  # noqa: PT011 - it has no message
-            run(failing, pool)
+            restoring_of().run(pool, fail)
         logs.all_read.abort()
         logs.released.set()
     assert logs.restored == []
