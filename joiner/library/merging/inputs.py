@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from broker.kafka.errors import is_fatal
 from broker.wire.start_records import read_start
@@ -28,7 +28,7 @@ _UNKNOWN: Final = {
 }
 
 _ENDS_S: Final = 10.0
-"""How long Kafka may take to tell the end of a partition."""
+"""How long Kafka may take to tell the ends of the input."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +66,7 @@ class ReplicaInputs:
         self._ends: dict[Place, int] = {}
         self._waiting: dict[Place, deque[Message]] = {}
         """Messages that were read already, of places at which memory is full. These are paused."""
+        self._input_ends = _InputEnds(consumer, {number for _, number in sources})
         self._may_retry = False
         """Whether there has been a start record, so that messages may not have to wait any more."""
         self._assign()
@@ -75,7 +76,9 @@ class ReplicaInputs:
 
         Raises KafkaException, and `MergeError` if messages were deleted before they were read.
         """
-        for message in self._consumer.consume(count, timeout_s):
+        messages = self._consumer.consume(count, timeout_s)
+        self._input_ends.forget()
+        for message in messages:
             error, topic, partition = message.error(), message.topic(), message.partition()
             place = topic or "", -1 if partition is None else partition
             if error is not None:
@@ -122,7 +125,7 @@ class ReplicaInputs:
         union = self._partitions[source.output].union
         ends: Mapping[str, int] | None = None
         if union.goes_back(source.replica, start):
-            ends = input_ends(self._consumer, union, source.output)
+            ends = self._input_ends.of(union, source.output)
             if union.complete != [source.replica]:
                 _log.info(
                     "%s partition %d: replica %d does not continue from where it was; until it has passed everything "
@@ -173,7 +176,7 @@ class ReplicaInputs:
         """Continue at the beginning of a log that does not have the position any more."""
         source = self._sources[place]
         union = self._partitions[source.output].union
-        ends = input_ends(self._consumer, union, source.output)
+        ends = self._input_ends.of(union, source.output)
         shown = f"{place[0]} partition {place[1]}: messages from offset {self.decided[place]} on were deleted"
         if not union.lose(source.replica, ends):
             message = (
@@ -194,18 +197,57 @@ class ReplicaInputs:
         self._consumer.assign([TopicPartition(*place, at) for place, at in self.positions().items()])
 
 
+class _InputEnds:
+    """The ends of the input after a read, which are asked for once, and only if they are needed.
+
+    Whatever the replicas had written of what was read, they had consumed before. So the ends are not too low for any of
+    it. The consumer's request is answered after its pending fetch request. A replica that is added says in each
+    partition of each output that it begins, and one request for each of these would pause all others for a second.
+    """
+
+    def __init__(self, consumer: Consumer, partitions: Iterable[int]) -> None:
+        self._consumer, self._partitions = consumer, sorted(partitions)
+        self._topics: set[str] = set()
+        self._found: dict[Place, int] = {}
+
+    def forget(self) -> None:
+        """Forget the ends, because more was read."""
+        self._topics.clear()
+        self._found.clear()
+
+    def of(self, union: ReplicaUnion, output: Place) -> dict[str, int]:
+        """See `input_ends`."""
+        topics = union.topics()
+        if missing := topics - self._topics:
+            self._found |= _ask_ends(self._consumer, missing, self._partitions)
+            self._topics |= missing
+        return {topic: self._found[topic, output[1]] for topic in topics if (topic, output[1]) in self._found}
+
+
 def input_ends(consumer: Consumer, union: ReplicaUnion, output: Place) -> dict[str, int]:
     """Return the ends of the input from which the replicas compute an output. Raises KafkaException.
 
     ``consumer`` must be read-committed, as the replicas are. A topic that no longer exists is left out.
     """
-    found: dict[str, int] = {}
-    for topic in sorted(union.topics()):
-        try:
-            _, found[topic] = consumer.get_watermark_offsets(TopicPartition(topic, output[1]), timeout=_ENDS_S)
-        except KafkaException as error:
-            if error.args[0].code() not in _UNKNOWN:
-                raise _at((topic, output[1]), error.args[0]) from error
+    return {topic: end for (topic, _), end in _ask_ends(consumer, union.topics(), [output[1]]).items()}
+
+
+def _ask_ends(consumer: Consumer, topics: Iterable[str], partitions: Iterable[int]) -> dict[Place, int]:
+    """Return the ends of partitions of several topics. Leaves out what does not exist. Raises KafkaException."""
+    wanted = [TopicPartition(topic, number, OFFSET_END) for topic in sorted(topics) for number in partitions]
+    try:
+        places = consumer.offsets_for_times(wanted, _ENDS_S) if wanted else []
+    except KafkaException as error:
+        # The whole request fails if none of them exists.
+        if error.args[0].code() in _UNKNOWN:
+            return {}
+        raise _at((wanted[0].topic, wanted[0].partition), error.args[0]) from error
+    found = {}
+    for place in places:
+        if place.error is None:
+            found[place.topic, place.partition] = place.offset
+        elif place.error.code() not in _UNKNOWN:
+            raise _at((place.topic, place.partition), place.error)
     return found
 
 

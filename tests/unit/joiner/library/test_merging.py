@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -63,6 +64,8 @@ class FakeConsumer:
         self.ids: dict[str, str] = {}
         self.unknown = AWAY
         """The error with which Kafka answers for topics without messages."""
+        self.requests = 0
+        """How often it was asked for ends."""
 
     def send(self, topic: str, *values: bytes | None) -> None:
         for value in values:
@@ -87,11 +90,18 @@ class FakeConsumer:
         self.queue = deque(message for message in self.queue if message.topic() in self.paused)
         return found
 
-    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+    def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> list[SimpleNamespace]:
         assert timeout > 0
-        if place.topic not in self.ends:
-            raise KafkaException(KafkaError(self.unknown))
-        return 0, self.ends[place.topic]
+        self.requests += 1
+        found = [self._end(place) for place in places]
+        if all(place.error for place in found):
+            raise KafkaException(found[0].error)
+        return found
+
+    def _end(self, place: TopicPartition) -> SimpleNamespace:
+        end = self.ends.get(place.topic)
+        error = KafkaError(self.unknown) if end is None else None
+        return SimpleNamespace(topic=place.topic, partition=place.partition, offset=end, error=error)
 
     def close(self) -> None:
         pass
@@ -210,6 +220,25 @@ def test_a_vector_that_goes_back_waits_for_the_ends_of_the_input_unless_its_topi
     two.consumer.unknown = KafkaError.UNKNOWN_TOPIC_OR_PART
     two.consumer.send(OUT, start(5), encode_start({}))
     assert two.read() == []
+
+
+def test_the_ends_of_the_input_are_asked_for_once_for_all_that_was_read_together() -> None:
+    """Each request waits for the one before, which may be a fetch."""
+    consumer: Any = FakeConsumer()
+    outputs = [("out", 0), ("late", 0)]
+    sources = {(replica_name(name, one), 0): Source(one, (name, 0)) for name, _ in outputs for one in (0, 1)}
+    inputs = ReplicaInputs(consumer, sources, {output: partition() for output in outputs}, {})
+    for topic in ("out", "late"):
+        consumer.send(topic, start(5))
+    list(inputs.take(100, 0.0))
+    consumer.ends["a"] = 12
+    for topic in ("out.r1", "late.r1"):
+        consumer.send(topic, encode_start({}), start(3), encode_start({}))
+    list(inputs.take(100, 0.0))
+    assert consumer.requests == 1
+    consumer.send("late.r1", start(3), encode_start({}))
+    list(inputs.take(100, 0.0))
+    assert consumer.requests == 2, "they may have grown since"
 
 
 def test_messages_that_were_deleted_are_replaced_by_those_of_another_replica() -> None:
