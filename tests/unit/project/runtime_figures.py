@@ -57,7 +57,9 @@ def figures_of_pauses() -> Iterable[Figure]:
     """Return the figures of the pauses when instances come and go."""
     recorded = evidence("bench_failover")
     figures = recorded["figures"]
-    yield Figure(_INSTANCES, "two instances under {:,.0f} records/s", (recorded["machine"]["records/s"],))
+    machine = recorded["machine"]
+    yield Figure(_INSTANCES, "two instances under {:,.0f} records/s", (machine["records/s"],))
+    yield Figure(_INSTANCES, "in batches of {:.0f} ms", (machine["batches of the load, ms"],))
     for kind, name in _EVENTS.items():
         pauses_ms = np.percentile(longest(figures["pauses"], kind), [50, 99])
         yield Figure(_INSTANCES, f"| {name} | {{:.0f}} | {{:,.0f}} |", pauses_ms.tolist())
