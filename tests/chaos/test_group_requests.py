@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -21,6 +22,10 @@ from tests.chaos.pipeline import ChaosStack
 from tests.integration.services import DEADLINE_S, wait_until
 
 CUTTING_S = 60.0
+CUTTING_MAX_S = 240.0
+ANSWERS = 1_000
+"""How many answers there must be, so that requests are in flight when connections are lost. On a busy machine, that
+takes longer than `CUTTING_S`."""
 
 
 @contextmanager
@@ -41,18 +46,21 @@ def member_of(servers: str, group: str) -> Iterator[None]:
 
 @pytest.mark.chaos
 @pytest.mark.long
-@pytest.mark.timeout(300)
-def test_a_process_that_asks_for_a_group_survives_lost_connections(servers: ChaosStack) -> None:
-    wire, draw = servers.kafka["connector"], Random(1)
+@pytest.mark.timeout(400)
+def test_a_process_that_asks_for_a_group_survives_lost_connections(servers: ChaosStack, tmp_path: Path) -> None:
+    wire, draw, file = servers.kafka["connector"], Random(1), tmp_path / "answers"
     group = f"asked-{time.time_ns()}"
     command = [sys.executable, "-m", "tests.chaos.asking", f"127.0.0.1:{wire.port}", group]
     with (
+        file.open("wb") as answers,
         member_of(servers.stack.kafka.address, group),
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as asking,
+        subprocess.Popen(command, stdout=answers, stderr=subprocess.DEVNULL) as asking,
     ):
         try:
-            until_s = time.monotonic() + CUTTING_S
-            while time.monotonic() < until_s and asking.poll() is None:
+            begin_s = time.monotonic()
+            while asking.poll() is None and (for_s := time.monotonic() - begin_s) < CUTTING_MAX_S:
+                if for_s > CUTTING_S and count(file) > ANSWERS:
+                    break
                 time.sleep(draw.uniform(0.0, 1.0))
                 servers.wires.cut(wire)
                 time.sleep(draw.uniform(0.0, 0.2))
@@ -60,5 +68,9 @@ def test_a_process_that_asks_for_a_group_survives_lost_connections(servers: Chao
             assert asking.poll() is None
         finally:
             asking.kill()
-            answers, _ = asking.communicate(timeout=DEADLINE_S)
-    assert answers.splitlines().count(b"1") > 1_000
+    assert count(file) > ANSWERS
+
+
+def count(answers: Path) -> int:
+    """Return how many answers say that the group has one member."""
+    return answers.read_bytes().splitlines().count(b"1")
