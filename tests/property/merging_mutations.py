@@ -56,7 +56,7 @@ MERGING_MUTATIONS: Final = tuple(
         ),
         (
             "the last complete replica is ignored",
-            PROTOCOL,
+            REPLICA,
             "combinations(accepted, count) if any(one.is_complete for one in kept)]",
             "combinations(accepted, count)]",
         ),
@@ -81,8 +81,8 @@ MERGING_MUTATIONS: Final = tuple(
         (
             "a replica that goes back stays accepted",
             PROTOCOL,
-            "            else:\n                one.ignore()\n        else:",
-            "        else:",
+            "            if not is_only:\n                one.ignore()\n            elif ends:",
+            "            if is_only and ends:",
         ),
         (
             "the floor does not count what was forgotten of a transaction",
@@ -105,26 +105,26 @@ MERGING_MUTATIONS: Final = tuple(
         (
             "an incomplete replica does not wait",
             PROTOCOL,
-            "        if not one.is_complete:\n            return Verdict.WAIT\n",
-            "",
+            "Verdict.DELIVER if one.is_complete else Verdict.WAIT",
+            "Verdict.DELIVER",
         ),
         (
             "others stay accepted although ids of a transaction are forgotten",
-            PROTOCOL,
-            "        self._ignore_all_but(one)\n        one.has_forgotten = True",
-            "        one.has_forgotten = True",
+            REPLICA,
+            "if one is not kept:\n            one.ignore()",
+            "pass",
         ),
         (
             "ids of a transaction without an end get the vector at which it began",
             PROTOCOL,
-            "self._memory.end_transaction(replica, ends)\n            if is_only",
-            "self._memory.end_transaction(replica, one.start)\n            if is_only",
+            "self._memory.end_transaction(replica, ends)\n            if not",
+            "self._memory.end_transaction(replica, one.start)\n            if not",
         ),
         (
             "ids of a transaction without an end get the tag of the next one",
             PROTOCOL,
-            "            self._memory.end_transaction(replica, ends)\n            if is_only",
-            "            if is_only",
+            "self._memory.end_transaction(replica, ends)\n            if not",
+            "pass\n            if not",
         ),
         (
             "the first id of a transaction is not recalled as one of it",
@@ -205,10 +205,22 @@ MERGING_MUTATIONS: Final = tuple(
             "pass",
         ),
         (
+            "the floor stays although the only complete replica begins below it",
+            PROTOCOL,
+            "            self._floor = lowest([self._floor, start])\n",
+            "            pass\n",
+        ),
+        (
+            "the floor is given up as soon as the only complete replica says that it does not continue",
+            PROTOCOL,
+            "if start and self.complete == [replica]:",
+            "if self.complete == [replica]:",
+        ),
+        (
             "tags stay beyond the ends of a topic that was recreated",
             PROTOCOL,
-            "                self._memory.change_tags(lambda tag: lowest([tag, ends]))\n",
-            "",
+            "self._memory.change_tags(lambda tag: lowest([tag, ends]))\n",
+            "pass\n",
         ),
     )
 )

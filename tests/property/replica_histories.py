@@ -90,6 +90,8 @@ class Writer:
     """Under which settings it runs."""
     missing: list[int] | None = None
     """The ids of its last transaction, if Kafka has aborted that although it was committed."""
+    resets: set[int] = field(default_factory=set)
+    """Where in the log the vectors are at which it has begun again, and has said so."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,8 @@ class Replicas:
         is_due = ids or writer.wrote_last or writer.has_begun_anew or not self._is_sparse
         if self.writes_starts and (is_due or has_start):
             if writer.has_begun_anew and not self._defect.hides_founding:
+                if writer.log:
+                    writer.resets.add(len(writer.log) + 1)
                 writer.log.append(("start", {}))
             writer.has_begun_anew = False
             start = tuple(offset + (self._defect.late_by if number == 1 else 0) for offset in writer.at)
@@ -327,11 +331,7 @@ class Reader:
         log, before = self._replicas.writers[number].log, self._positions[number]
         for kind, what in log[before : before + count]:
             if kind == "start":
-                ends = self._ends() if self.union.goes_back(number, what) else None
-                is_only = self.union.on_start(number, what, ends)
-                self.resets += [len(self.delivered)] if is_only else []
-                # Replica 0 begins anew at the beginning.
-                self.skips = self.skips or (is_only and not what and number > 0)
+                self._start(number, what)
             else:
                 verdict = self.union.on_result(number, what, len(self.delivered)).value
                 if verdict == "wait":
@@ -342,6 +342,15 @@ class Reader:
             if self.union.remembered > self._recalled:
                 self.most_remembered = max(self.most_remembered, self.union.remembered)
         return self._positions[number] > before
+
+    def _start(self, number: int, vector: dict[str, int]) -> None:
+        ends = self._ends() if self.union.goes_back(number, vector) else None
+        was_reset = self._positions[number] in self._replicas.writers[number].resets
+        if was_reset and self.union.complete == [number]:
+            self.resets.append(len(self.delivered))
+            # Replica 0 begins anew at the beginning.
+            self.skips = self.skips or number > 0
+        self.union.on_start(number, vector, ends)
 
     def read_everything(self) -> bool:
         """Read until nothing can be read any more. Return whether everything was read."""

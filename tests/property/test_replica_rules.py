@@ -103,6 +103,40 @@ def test_if_the_only_complete_replica_begins_again_results_are_delivered_again()
     assert verdicts(union, 0, "x") == ["deliver"]
 
 
+def test_if_the_only_complete_replica_writes_what_was_missing_nothing_is_delivered_again() -> None:
+    union = ReplicaUnion(2, 4)
+    for replica in (0, 1):
+        union.on_start(replica, {"a": 0})
+    for at in range(1, 20):
+        assert verdicts(union, 0, at) == ["deliver"]
+        union.on_start(0, {"a": at})
+    assert union.complete == [0]
+    union.on_start(0, {}, ends={"a": 20})
+    assert verdicts(union, 0, "missing") == ["deliver"]
+    union.on_start(1, {"a": 1})
+    assert verdicts(union, 1, 2) == ["ignored"], "it was delivered and forgotten"
+    union.on_start(0, {"a": 20})
+    union.on_start(1, {"a": 2})
+    assert verdicts(union, 1, 3) == ["ignored"]
+    union.on_start(1, {"a": 19})
+    assert union.complete == [0, 1]
+
+
+def test_what_was_written_before_the_first_start_record_is_not_delivered_again() -> None:
+    union = ReplicaUnion(2, 10)
+    verdicts(union, 0, "x")
+    assert union.topics() == set()
+    union.on_start(0, {}, ends={})
+    union.on_start(1, {})
+    union.on_start(1, {"a": 3})
+    assert verdicts(union, 1, "x") == ["ignored"], "how far that goes is not known yet"
+    union.on_start(0, {"a": 5})
+    union.on_start(1, {"a": 4})
+    assert verdicts(union, 1, "x") == ["ignored"]
+    union.on_start(1, {"a": 5})
+    assert union.complete == [0, 1]
+
+
 def test_without_a_start_record_replica_0_is_delivered_and_the_others_are_not() -> None:
     union = ReplicaUnion(2, 10)
     assert verdicts(union, 1, "x") == ["ignored"]

@@ -24,9 +24,12 @@ SEEDS: Final = (1402, 3518, 4836, *range(1_200))
 RECREATED: Final = (5, 6, 8, 9)
 """Histories in which no ids are kept although an input topic was recreated."""
 
-COMPLETE: Final = 250
-STRICT: Final = 150
+COMPLETE: Final = 310
+STRICT: Final = 230
 """In how many of 400 histories at least no result may be missing, and none may be delivered again."""
+
+_RESET: Final = 0.05
+"""How likely a replica is reset before it writes, while their number changes."""
 
 
 @given(seed=st.integers(0, 2**32))
@@ -140,7 +143,7 @@ def test_a_dead_replica_is_not_waited_for_if_another_one_is_complete(seed: int, 
 
 @given(seed=st.integers(0, 2**32), limit=st.integers(1, 20))
 @example(seed=202, limit=5).via("the topics of a replica that was taken away were not known")
-def test_each_result_is_delivered_once_if_the_number_of_replicas_changes(seed: int, limit: int) -> None:
+def test_each_result_is_delivered_once_if_replicas_are_reset_added_and_taken_away(seed: int, limit: int) -> None:
     chance = random.Random(seed)
     replicas = Replicas(chance, 3)
     count = chance.randint(1, 3)
@@ -154,7 +157,7 @@ def test_each_result_is_delivered_once_if_the_number_of_replicas_changes(seed: i
             reader.change(lambda: ReplicaUnion(count, limit), count)  # noqa: B023 - always the current number
         for _ in range(chance.randint(0, 20)):
             one = chance.randrange(count)
-            if replicas.writers[one].at is None:
+            if replicas.writers[one].at is None or (count > 1 and chance.random() < _RESET):
                 replicas.found(one)
             write_a_little(replicas, chance, one)
             reader.read(chance.randrange(count), chance.randint(0, 20))
@@ -163,9 +166,9 @@ def test_each_result_is_delivered_once_if_the_number_of_replicas_changes(seed: i
             if chance.random() < 0.1:
                 reader.restart()
     finish(replicas, reader)
-    assert sorted(identity for _, identity in reader.delivered) == sorted(
-        replicas.emission.upto((END,) * replicas.topics)
-    )
+    found = {identity for _, identity in reader.delivered}
+    assert found == replicas.emission.upto((END,) * replicas.topics) or reader.skips
+    assert not reader.repeated()
     if count > 1:
         assert (reader.union.remembered, reader.union.complete) == (0, list(range(count)))
 

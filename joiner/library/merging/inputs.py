@@ -135,8 +135,8 @@ class ReplicaInputs:
                 )
         if union.on_start(source.replica, start, ends):
             _log.warning(
-                "%s partition %d: replica %d was reset while no other replica was complete; results may be delivered "
-                "again and, if it does not begin at application.start, be missing",
+                "%s partition %d: replica %d does not continue from where it was, and no other one is complete; if it "
+                "was reset, results may be delivered again and, if it does not begin at application.start, be missing",
                 *source.output,
                 source.replica,
             )

@@ -35,11 +35,12 @@ its earlier start records may not hold. It must write that to each of its output
 and nothing else would show this. Its next start record must hold again, and everything that it has written before that
 must be in ``E`` of that vector: otherwise, what it wrote while it was not accepted would count as still to come. Until
 then, it is neither accepted nor complete. A vector that goes back, that has other topics, or that is the same although
-ids were written since, is treated alike. If the only complete replica goes back, as after a reset of the whole
-application, the floor is lowered to its vector: nothing is lost, and what was forgotten is delivered again, as in an
-application without replicas. If the only complete replica begins at a later vector, what it skips may be lost, because
-what the others wrote of that was dropped. An operator must therefore not reset a replica while no other one is
-complete.
+ids were written since, is treated alike. The only complete replica stays complete. If its next vector is below the
+floor, as after a reset of the whole application, the floor is lowered to it: nothing is lost, and what was forgotten is
+delivered again, as in an application without replicas. If it has only written what was missing, its next vector is not
+below the floor, and nothing is delivered again. If it was reset and begins at a later vector, what it skips may be
+lost, because what the others wrote of that was dropped. An operator must therefore not reset a replica while no other
+one is complete.
 
 **Input topics** may be added and removed, each time by a reset. The complete replicas all read the same topics. A
 replica that reads others is not accepted: what it writes follows from other settings, and if it reads more, a complete
@@ -58,11 +59,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
-from itertools import combinations
 from typing import Any, Final
 
 from joiner.library.merging.memory import Recall, Remembered
-from joiner.library.merging.replica import Replica, find_complete, reads_the_same, topics_read
+from joiner.library.merging.replica import (
+    Replica,
+    choices_to_keep,
+    find_complete,
+    go_on_alone,
+    reads_the_same,
+    topics_read,
+)
 from joiner.library.merging.vectors import Vector, highest, lowest, reached, within
 
 REMEMBERED_MAX: Final = 100_000
@@ -132,20 +139,27 @@ class ReplicaUnion:
         `topics` now. They are needed if the replica `goes_back`; otherwise, raises ValueError.
         """
         one = self._replicas[replica]
-        goes_back, has_forgotten = one.goes_back(start), one.has_forgotten
+        goes_back = one.goes_back(start)
         is_only = goes_back and self.complete == [replica]
         if goes_back:
             if ends is None:
                 raise ValueError("where the replica goes back, the ends of the input are needed")
-            self._memory.end_transaction(replica, ends)
-            if is_only:
-                self._floor = lowest([self._floor, start])
-                self._memory.change_tags(lambda tag: lowest([tag, ends]))
+            if is_only and not ends:
+                # There has been no start record yet that tells the topics.
+                self._forget_transaction(one)
             else:
+                self._memory.end_transaction(replica, ends)
+            if not is_only:
                 one.ignore()
+            elif ends:
+                self._memory.change_tags(lambda tag: lowest([tag, ends]))
         else:
             self._memory.end_transaction(replica, start)
+        has_forgotten = one.has_forgotten
         one.begin(start)
+        if start and self.complete == [replica]:
+            # It is below the floor if the replica was reset, but not if that has only written what was missing.
+            self._floor = lowest([self._floor, start])
         self._leave_topics()
         if has_forgotten:
             self._raise_floor(start)
@@ -172,7 +186,9 @@ class ReplicaUnion:
             return Verdict.DELIVER
         if len(self._memory) >= self._limit:
             if not self._make_room():
-                return self._without_room(one)
+                if one.is_complete:
+                    self._forget_transaction(one)
+                return Verdict.DELIVER if one.is_complete else Verdict.WAIT
             if replica not in self.accepted:
                 return Verdict.IGNORED
         self._memory.add(replica, identity, serial)
@@ -227,9 +243,7 @@ class ReplicaUnion:
 
     def _make_room(self) -> bool:
         """Forget the oldest ids, so that as few replicas as possible are ignored. Return whether there is room now."""
-        accepted = [one for one in self._replicas if one.is_accepted]
-        for count in range(len(accepted), 0, -1):
-            choices = [kept for kept in combinations(accepted, count) if any(one.is_complete for one in kept)]
+        for choices in choices_to_keep(self._replicas):
             gains = [self._memory.count_until(lowest(one.start for one in kept)) for kept in choices]
             if any(gains):
                 kept = choices[gains.index(max(gains))]
@@ -237,18 +251,10 @@ class ReplicaUnion:
                 break
         return len(self._memory) < self._limit
 
-    def _ignore_all_but(self, kept: Replica) -> None:
-        for one in self._replicas:
-            if one is not kept:
-                one.ignore()
-
-    def _without_room(self, one: Replica) -> Verdict:
-        if not one.is_complete:
-            return Verdict.WAIT
+    def _forget_transaction(self, one: Replica) -> None:
+        """Forget the ids of a complete replica's current transaction. Its next start vector is their tag."""
         self._memory.forget_transaction(one.number)
-        self._ignore_all_but(one)
-        one.has_forgotten = True
-        return Verdict.DELIVER
+        go_on_alone(one, self._replicas)
 
     # The rest saves and restores.
 
@@ -332,6 +338,5 @@ class ReplicaUnion:
         if not untagged and reached(kept.start, top):
             self._raise_floor(top)
             return True
-        self._ignore_all_but(kept)
-        kept.has_forgotten = True
+        go_on_alone(kept, self._replicas)
         return reached(kept.start, top) and untagged <= {kept.number}

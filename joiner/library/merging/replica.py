@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 from joiner.library.merging.vectors import Vector, reached
@@ -68,6 +69,21 @@ def find_complete(replicas: Sequence[Replica]) -> None:
                 one.is_accepted
                 and any(other.is_complete and reached(other.start, one.accepted_at) for other in replicas)
             )
+
+
+def choices_to_keep(replicas: Sequence[Replica]) -> Iterator[list[tuple[Replica, ...]]]:
+    """Yield which accepted replicas may stay that: all sets with a complete one, those of the same size together."""
+    accepted = [one for one in replicas if one.is_accepted]
+    for count in range(len(accepted), 0, -1):
+        yield [kept for kept in combinations(accepted, count) if any(one.is_complete for one in kept)]
+
+
+def go_on_alone(kept: Replica, replicas: Sequence[Replica]) -> None:
+    """Accept no other replica until the next start vector of this one tells what was forgotten of its transaction."""
+    for one in replicas:
+        if one is not kept:
+            one.ignore()
+    kept.has_forgotten = True
 
 
 def topics_read(replicas: Sequence[Replica]) -> set[str]:
