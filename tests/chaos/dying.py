@@ -22,7 +22,7 @@ from db_connector.kafka.offsets import OffsetCommits
 from db_connector.kafka.results import Results
 from db_connector.service import Service
 from joiner.cli.merging.output import MergedOutput
-from joiner.cli.merging.session import Session
+from joiner.cli.merging.restoring import Restoring
 from joiner.runtime.control import Ready, Released, Resumed
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.transaction import UnitTransactions
@@ -130,7 +130,7 @@ SOURCE_POINTS: Final[dict[str, Point]] = {
 MERGER_POINTS: Final[dict[str, Point]] = {
     # Whoever merged before is fenced, but what it committed is not read yet.
     "merge-fenced": Point(MergedOutput, "fence", before=False),
-    "merge-restored": Point(Session, "_restore", before=False),
+    "merge-restored": Point(Restoring, "run", before=False),
     # The results are in the log, and the transaction is still open.
     "merge-written": Point(MergedOutput, "write", before=False),
     "merge-before-commit": Point(MergedOutput, "commit", before=True),
