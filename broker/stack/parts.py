@@ -138,7 +138,7 @@ class Parts:
         It is downloaded if it is missing, and verified against the hash in the template for ``part``.
         """
         place = self.folder / part
-        with self._once(place) as draft:
+        with self.once(place) as draft:
             if draft is not None:
                 self._say(notice)
                 module = draft / "ivy.xml"
@@ -198,7 +198,7 @@ class Parts:
         return f"{program} is missing, and so is Go, which could build it; install Go 1.24 or newer, or {other}"
 
     def _jars(self, place: Path, dependencies: Sequence[Sequence[str]], sums: Path, notice: str, *options: str) -> Path:
-        with self._once(place) as draft:
+        with self.once(place) as draft:
             if draft is not None:
                 self._say(notice)
                 self._fetch_jars(place.name, draft, dependencies, *options)
@@ -227,7 +227,7 @@ class Parts:
 
     def _build(self, server: str, program: str, module: str, length: str) -> Path:
         place = self._built_folder(program)
-        with self._once(place) as draft:
+        with self.once(place) as draft:
             if draft is not None:
                 self._say(f"{server:9} building {place.name} with Go ({length} the first time)")
                 self.run(server, ["go", "install", module], _go_environment(self.folder) | {"GOBIN": str(draft)})
@@ -240,7 +240,7 @@ class Parts:
         directives.
         """
         place = self.folder / f"{program}-{version}"
-        with self._once(place) as draft:
+        with self.once(place) as draft:
             if draft is not None:
                 self._say(f"{program}: building {version} with Go (one to two minutes the first time)")
                 (draft / "go.mod").write_text("module built\n")
@@ -250,7 +250,7 @@ class Parts:
         return place / program
 
     @contextlib.contextmanager
-    def _once(self, place: Path) -> Iterator[Path | None]:
+    def once(self, place: Path) -> Iterator[Path | None]:
         """Yield a draft folder for the caller to fill, then rename it to ``place``.
 
         If ``place`` already exists, yield None instead. If several processes need the same part at the same time, one

@@ -13,6 +13,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import shutil
 import socket
 import urllib.error
@@ -28,7 +29,7 @@ from typing import ClassVar, Final
 
 from broker.stack.child import Child, wait_until
 from broker.stack.errors import CancelledError, StackError
-from broker.stack.parts import Parts
+from broker.stack.parts import KAFKA_VERSION, Parts
 from broker.stack.ports import LOOPBACK, choose_port, is_free
 
 READY_DEADLINE_S: Final = 90.0
@@ -40,6 +41,8 @@ STOP_DEADLINE_S: Final = 30.0
 _PROBE_TIMEOUT_S: Final = 2.0
 _LOG_LINES_SHOWN: Final = 15
 _PORTS: Final = "ports.json"
+_IDENTITY: Final = "meta.properties"
+"""The file in Kafka's data folder that contains the id of the cluster."""
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """An HTTP client that ignores the proxy settings in the environment, because the server is on this machine."""
 _TEMPLATES: Final = Path(__file__).with_name("templates")
@@ -242,21 +245,38 @@ class Kafka(Server):
             return False
 
     def _prepare(self, ports: Mapping[str, int]) -> list[str]:
-        config = self._write("kafka.properties", {**ports, "data": self.data})
-        with config.open("a") as file:
-            # Append the additional properties to the template's: if a property is set twice, Kafka uses the last line.
-            file.writelines(f"{name}={Template(value).substitute(ports)}\n" for name, value in self.more.items())
         log_config = self._write("kafka-log4j2.properties", {})
         jars = self._parts.kafka()
         java = self._parts.java()
         if java is None:
             raise StackError("kafka: java is missing")
         run = [java, *self.java_options, f"-Dlog4j2.configurationFile={log_config}", "-cp", f"{jars}/*"]
-        if not (self.data / "meta.properties").exists():
-            identity = uuid.uuid4().hex[:22]
-            command = [*run, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(config)]
-            self._parts.run("kafka", command, is_download=False)
+        if not (self.data / _IDENTITY).exists():
+            self._format(run, ports)
+        config = self._write("kafka.properties", {**ports, "data": self.data})
+        with config.open("a") as file:
+            # Append the additional properties to the template's: if a property is set twice, Kafka uses the last line.
+            file.writelines(f"{name}={Template(value).substitute(ports)}\n" for name, value in self.more.items())
         return [*run, "kafka.Kafka", str(config)]
+
+    def _format(self, run: Sequence[str], ports: Mapping[str, int]) -> None:
+        """Write the first files of the data folder, with an identity of its own.
+
+        They differ only in the identity. Kafka's tool, which takes seconds, therefore makes them once, and they are
+        copied.
+        """
+        formatted = self._parts.folder / f"kafka-{KAFKA_VERSION}-formatted"
+        with self._parts.once(formatted) as draft:
+            if draft is not None:
+                config = self._write("kafka.properties", {**ports, "data": draft})
+                command = [*run, "kafka.tools.StorageTool", "format", "-t", _new_identity(), "-c", str(config)]
+                self._parts.run("kafka", command, is_download=False)
+        for file in formatted.iterdir():
+            if file.name != _IDENTITY:
+                shutil.copy(file, self.data)
+        text = re.sub(r"(?m)^cluster\.id=.*$", f"cluster.id={_new_identity()}", (formatted / _IDENTITY).read_text())
+        # Last, because a folder that has this file counts as formatted.
+        (self.data / _IDENTITY).write_text(text)
 
 
 class Mqtt(Server):
@@ -373,3 +393,8 @@ class Influxdb(Server):
     def _environment(self) -> dict[str, str]:
         # Remove the user's own INFLUXDB_ variables, which would override the configuration file.
         return {name: value for name, value in os.environ.items() if not name.startswith("INFLUXDB_")}
+
+
+def _new_identity() -> str:
+    """Return a new id for a Kafka cluster."""
+    return uuid.uuid4().hex[:22]

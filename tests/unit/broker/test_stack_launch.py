@@ -85,6 +85,41 @@ def test_a_program_that_is_fetched_is_not_started(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
+_FAKE_JAVA = """\
+#!/bin/sh
+for config; do :; done
+folder=$(sed -n 's/^log.dirs=//p' "$config")
+case "$*" in *StorageTool*) echo format >>"$FORMATS"; echo empty >"$folder/bootstrap.checkpoint"
+  printf 'node.id=1\\ncluster.id=first\\nversion=1\\n' >"$folder/meta.properties" ;; esac
+"""
+"""A java that formats a folder as Kafka's tool does, and starts nothing."""
+
+
+def test_kafkas_tool_formats_one_folder_and_each_later_one_gets_a_copy_with_an_id_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java, formats = tmp_path / "bin" / "java", tmp_path / "formats"
+    java.parent.mkdir()
+    java.write_text(_FAKE_JAVA)
+    java.chmod(0o755)
+    (tmp_path / "parts" / f"kafka-{parts.KAFKA_VERSION}-log4j").mkdir(parents=True)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("FORMATS", str(formats))
+    ids = set[str]()
+    for name in ("one", "two"):
+        kafka = LocalStack(tmp_path / name, parts=tmp_path / "parts", usual_ports=False).kafka
+        for _ in range(2):
+            kafka.start()
+            kafka.stop()
+        assert (kafka.data / "bootstrap.checkpoint").read_text() == "empty\n"
+        node, cluster, version = (kafka.data / "meta.properties").read_text().splitlines()
+        assert (node, version) == ("node.id=1", "version=1")
+        ids.add(cluster)
+        assert f"log.dirs={kafka.data}" in (kafka.folder / "kafka.properties").read_text()
+    assert len(ids - {"cluster.id=first"}) == 2
+    assert formats.read_text() == "format\n"
+
+
 def test_a_failed_fetch_cancels_the_others_and_the_next_one_is_not_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
