@@ -53,6 +53,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path not in slow)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the tests that look for a planted defect longer than they have to. They passed, but took minutes."""
+    passed = terminalreporter.stats.get("passed", [])
+    stale = [text for report in passed for name, text in report.user_properties if name == "stale finder"]
+    if stale:
+        terminalreporter.section("stale finders: python -m tests.simulation --finders --jobs 2")
+        terminalreporter.write_line("\n".join(sorted(stale)))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option of `tests.scheduling`."""
     text = "let one of the processes run only tests without servers, beside the others"

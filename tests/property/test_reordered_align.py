@@ -7,6 +7,7 @@ must be those that `joiner.align` finds in the whole tables.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,8 @@ SCHEMA = pa.schema(
 NUMBER, VALUE = 3, 4
 SIDES = 3
 LATENESS = st.none() | st.integers(0, 8)
+EXAMPLES = int(os.environ.get("LSB_PROPERTY_EXAMPLES", "150"))
+"""`make mutations` tries a thousand."""
 
 Found = dict[int, tuple[Any, ...]]
 """Aligned rows: the values of the columns, by the number of the driver's row."""
@@ -114,7 +117,7 @@ def whole(how: AlignRules, sides: Sequence[Sequence[Row]]) -> Found:
     return found
 
 
-@settings(max_examples=300)
+@settings(max_examples=EXAMPLES)
 @given(feed=cuts(SIDES, 5, 5), how=all_rules())
 def test_after_every_micro_batch_the_certain_rows_have_come_out_and_nothing_else(
     feed: list[Cut], how: AlignRules

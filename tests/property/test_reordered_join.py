@@ -5,6 +5,7 @@ The expected output comes from tests/property/final_rows.py, which is independen
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,8 @@ from tests.property.final_rows import Cut, Expected, Numbered, Row, check_wakes,
 
 SCHEMA = pa.schema([("c0", pa.string()), ("c1", pa.int64()), ("c2", pa.int64()), ("c3", pa.int64())])
 LATENESS = st.none() | st.integers(0, 8)
+EXAMPLES = int(os.environ.get("LSB_PROPERTY_EXAMPLES", "200"))
+"""`make mutations` tries a thousand."""
 
 
 def table(rows: Sequence[Row]) -> pa.Table:
@@ -71,7 +74,7 @@ def asked(how: Rules) -> dict[str, Any]:
     return {name: getattr(how, name) for name in ("tolerance", "direction", "driver", "emit_unmatched")}
 
 
-@settings(max_examples=400)
+@settings(max_examples=EXAMPLES)
 @given(feed=cuts(2, 6, 6), how=RULES, ends=st.booleans())
 def test_after_every_micro_batch_the_certain_part_has_come_out_and_nothing_else(
     feed: list[Cut], how: Rules, *, ends: bool

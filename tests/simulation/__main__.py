@@ -1,8 +1,9 @@
 """Runs many histories: ``python -m tests.simulation --seeds 1-10000 --jobs 2 --report docs/evidence/simulation.md``.
 
 Runs one history per seed, prints the differences with their timelines, and writes a report as Markdown and JSON. With
-``--bugs`` it runs the seeds with each planted defect instead, and prints how many of them found the defect. The exit
-status is 1 if a history differs or a defect is not found.
+``--bugs`` it runs the seeds with each planted defect instead, and prints how many of them found the defect. With
+``--finders`` it replaces the stale finders in ``finders.json``. The exit status is 1 if a history differs or a defect
+is not found.
 """
 
 from __future__ import annotations
@@ -32,8 +33,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (default: 1)")
     parser.add_argument("--report", type=Path, help="Markdown file to write, with a JSON file beside it")
     parser.add_argument("--bugs", action="store_true", help="run the seeds with each planted defect")
+    parser.add_argument("--finders", action="store_true", help="find new histories for defects with stale finders")
     parser.add_argument("--timeline", action="store_true", help="print the whole timeline of each seed")
     options = parser.parse_args()
+    if options.finders:
+        from tests.simulation.searches import renew_finders  # noqa: PLC0415 - only this command needs it
+
+        return 1 if renew_finders(options.jobs, lambda line: print(line, flush=True)) else 0
     seeds = parse_seeds(options.seeds)
     if options.bugs:
         return _play_bugs(seeds)

@@ -6,7 +6,7 @@ nothing may change any more. Orders of operators must be followed, whoever has r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from random import Random
@@ -364,6 +364,23 @@ def play_upgrade(seed: int) -> str:
     claims = world.claims
     world.run(world.now_s + STILL_S)
     return _fault(world, len(names), claims)
+
+
+PLAYS: Final[dict[str, Callable[[int], str]]] = {
+    "troubled": lambda seed: play(seed)[0],
+    "blinks": lambda seed: play_blinks(seed)[0],
+    "calm": play_calmly,
+    "unsteady": play_unsteadily,
+    "upgrade": play_upgrade,
+    "outage": play_outage,
+    "outages": play_outages,
+    "truncation": play_truncation,
+    "handovers": play_handovers,
+    "orders": play_orders,
+    "pins": play_pins,
+    "pins in vain": play_pins_in_vain,
+}
+"""The kinds of histories. Each returns what is wrong in the end of the history of a seed, or an empty text."""
 
 
 def _fault(world: World, count: int, claims: int) -> str:

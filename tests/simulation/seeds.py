@@ -51,7 +51,7 @@ def play_all(seeds: Sequence[int], jobs: int = 1) -> Tally:
         for chunk in chunks:
             total.add(_play_some(chunk))
     else:
-        with ProcessPoolExecutor(jobs, initializer=_keep_to_one_core) as pool:
+        with ProcessPoolExecutor(jobs, initializer=keep_to_one_core) as pool:
             for tally in pool.map(_play_some, chunks):
                 total.add(tally)
     total.took_s = time.monotonic() - began_s
@@ -65,7 +65,7 @@ def _play_some(seeds: Iterable[int]) -> Tally:
     return tally
 
 
-def _keep_to_one_core() -> None:
-    """Pin the worker to one core: only one thread runs at a time, and switching threads is faster on one core."""
+def keep_to_one_core() -> None:
+    """Pin this process to one core: only one thread runs at a time, and switching threads is faster on one core."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})

@@ -7,33 +7,18 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections import Counter
-from typing import Final
 
 import pytest
 
 from tests.seed_text import parse_seeds
-from tests.simulation.copy_bugs import COPY_BUGS
 from tests.simulation.copy_history import play
+from tests.simulation.finders import Recorder, require_found
 from tests.simulation.outcome import Outcome
+from tests.simulation.searches import COPIES
 
 FIRST = tuple(range(1, 91))
 SEEDS = tuple(parse_seeds(os.environ.get("LSB_SIMULATION_SEEDS") or "1-90"))
-SEEDS_MAX: Final = 400
-
-FINDERS: Final[dict[str, int]] = {
-    "an_added_partition_begins_at_its_end": 139,
-    "copies_are_not_looked_for": 15,
-    "offsets_outside_the_transaction": 6,
-    "revoked_partitions_are_still_copied": 575,
-    "the_generation_is_not_checked": 28,
-    "the_id_in_the_copies_is_not_checked": 48,
-    "the_id_of_the_copied_topic_is_not_checked": 10,
-    "the_id_of_the_repartition_topic_is_not_checked": 8,
-    "the_scan_ends_at_an_open_transaction": 70,
-}
-"""For defects that few histories find, one that did when it was last looked for. It is tried first, to save seconds."""
 
 
 @functools.cache
@@ -64,16 +49,7 @@ def test_a_seed_gives_the_same_history_of_copies_again() -> None:
     assert play(7).text(100_000) == played(7).text(100_000)
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", COPY_BUGS)
-def test_a_planted_defect_of_copying_is_found(name: str) -> None:
-    known = [FINDERS[name]] if name in FINDERS else []
-    with COPY_BUGS[name]():
-        for seed in (*known, *range(1, SEEDS_MAX + 1)):
-            outcome = play(seed)
-            if outcome.difference:
-                # A stub that no longer fits the code it replaces proves nothing.
-                assert "unexpected error" not in outcome.difference, outcome.text()
-                sys.stdout.write(f"{name}: found in history {seed}: {outcome.difference}\n")
-                return
-    pytest.fail(f"{name} is not found in {SEEDS_MAX} histories")
+@pytest.mark.timeout(900)  # with a stale finder
+@pytest.mark.parametrize("name", COPIES.defects)
+def test_a_planted_defect_of_copying_is_found(name: str, record_property: Recorder) -> None:
+    require_found(COPIES, name, record_property)
