@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -69,6 +70,9 @@ class ReplicaInputs:
         self._input_ends = _InputEnds(consumer, {number for _, number in sources})
         self._may_retry = False
         """Whether there has been a start record, so that messages may not have to wait any more."""
+        with suppress(KafkaException):
+            # Otherwise, librdkafka looks up the leaders of topics that it has not read before only once a second.
+            _ask_ends(consumer, {topic for topic, _ in sources}, {number for _, number in sources})
         self._assign()
 
     def take(self, count: int, timeout_s: float) -> Iterator[tuple[Source, Message]]:

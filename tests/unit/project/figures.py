@@ -17,7 +17,7 @@ from typing import Any
 from tests.unit.project.aligned_figures import figures_of_aligned_rows
 from tests.unit.project.page_figures import figures_of_the_page
 from tests.unit.project.recorded import Figure, contest, contests, evidence, trials
-from tests.unit.project.replica_figures import figures_of_replicas
+from tests.unit.project.replica_figures import figures_of_replicas, figures_of_steps
 from tests.unit.project.runtime_figures import figures_of_latency, figures_of_pauses
 
 
@@ -403,6 +403,7 @@ def _others() -> Iterable[Figure]:
     )
     yield from figures_of_the_page()
     yield from figures_of_replicas()
+    yield from figures_of_steps()
     (killed,) = [run for run in evidence("chaos")["runs"] if run["seed"] == "MQTT broker killed"]
     yield Figure(
         "docs/guarantees.md",

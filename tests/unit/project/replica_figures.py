@@ -18,6 +18,14 @@ _VIEWS = {
     "merging reader": "two replicas: a reader that merges",
 }
 """How the page names what the report names otherwise."""
+_STEPS = {
+    "quiet": "nothing",
+    "start replica 1": "replica 1 is started, in five turns",
+    "stop replica 1": "replica 1 is stopped, in five turns",
+    "a program computes": "a program computes, in five turns",
+    "restart `joiner merge` with one replica": "both processes of `joiner merge` are restarted",
+    "restart replica 0 with one replica": "both instances of replica 0 are restarted",
+}
 
 
 def figures_of_replicas() -> Iterable[Figure]:
@@ -51,6 +59,20 @@ def figures_of_replicas() -> Iterable[Figure]:
             f"| {setup} | {{:.2f}} | {{:.2f}} | {{:.2f}} | {{:.2f}} |",
             (*(cpu for cpu, _ in ratios), *(written for _, written in ratios)),
         )
+
+
+def figures_of_steps() -> Iterable[Figure]:
+    """Return the figures of the section on adding a replica, and on taking it away."""
+    recorded = evidence("bench_replica_steps")
+    yield Figure(_PAGE, "measured this at {:,.0f} records a second", (recorded["machine"]["records/s"],))
+    for step, name in _STEPS.items():
+        row = _one(row for row in recorded["figures"]["pauses"] if row["step"] == step)
+        found = [row[output][what] for output in ("replica 0", "merged") for what in ("longest", "p99.9")]
+        yield Figure(_PAGE, f"| {name} | {{:,.0f}} / {{:,.0f}} | {{:,.0f}} / {{:,.0f}} |", tuple(found))
+    for output in ("out", "merged"):
+        verdict = recorded["machine"][f"the tester on {output}"]
+        count = int(verdict.removeprefix("expected ").partition(", found ")[0].replace(",", ""))
+        yield Figure(_PAGE, "The tester found each of the {:,.0f} results once", (count,))
 
 
 def _of_faults(view: str) -> dict[str, Any]:
