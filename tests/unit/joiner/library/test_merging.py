@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 
 from broker.kafka.replicas import REPLICA_HEADER, merged_topic, replica_name, replica_of
 from broker.kafka.topics import TopicFacts
@@ -21,90 +18,11 @@ from joiner.library.merging.leads import Leads
 from joiner.library.merging.partition import MergedPartition, MergeError
 from joiner.library.merging.protocol import ReplicaUnion, Verdict
 from joiner.library.merging.reader import MergedReader
+from tests.unit.joiner.library.fake_consumer import AWAY, FakeConsumer, FakeMessage
 
 OUT, OTHER = "out", "out.r1"
 NOT_IN_LOG = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the public names of the constants
 END = KafkaError._PARTITION_EOF  # noqa: SLF001
-AWAY = KafkaError._TRANSPORT  # noqa: SLF001
-
-
-class FakeMessage:
-    """A message, or an error event."""
-
-    def __init__(self, topic: str, offset: int, value: bytes | None, error: KafkaError | None = None) -> None:
-        self._parts = topic, offset, value, error
-
-    def topic(self) -> str:
-        return self._parts[0]
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return self._parts[1]
-
-    def value(self) -> bytes | None:
-        return self._parts[2]
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 10 * self._parts[1]
-
-    def error(self) -> KafkaError | None:
-        return self._parts[3]
-
-
-class FakeConsumer:
-    """Returns what is in its queue, except of partitions that are paused."""
-
-    def __init__(self, *_config: Any) -> None:
-        self.queue: deque[FakeMessage] = deque()
-        self.paused: set[str] = set()
-        self.assigned: list[tuple[str, int, int]] = []
-        self.ends: dict[str, int] = {}
-        self.ids: dict[str, str] = {}
-        self.unknown = AWAY
-        """The error with which Kafka answers for topics without messages."""
-        self.requests = 0
-        """How often it was asked for ends."""
-
-    def send(self, topic: str, *values: bytes | None) -> None:
-        for value in values:
-            offset = self.ends.get(topic, 0)
-            self.ends[topic] = offset + 1
-            self.queue.append(FakeMessage(topic, offset, value))
-
-    def fail(self, topic: str, code: int) -> None:
-        self.queue.append(FakeMessage(topic, 0, None, KafkaError(code)))
-
-    def assign(self, places: Iterable[TopicPartition]) -> None:
-        self.assigned = [(place.topic, place.partition, place.offset) for place in places]
-
-    def pause(self, places: Iterable[TopicPartition]) -> None:
-        self.paused |= {place.topic for place in places}
-
-    def resume(self, places: Iterable[TopicPartition]) -> None:
-        self.paused -= {place.topic for place in places}
-
-    def consume(self, _count: int, _timeout_s: float) -> list[FakeMessage]:
-        found = [message for message in self.queue if message.topic() not in self.paused]
-        self.queue = deque(message for message in self.queue if message.topic() in self.paused)
-        return found
-
-    def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> list[SimpleNamespace]:
-        assert timeout > 0
-        self.requests += 1
-        found = [self._end(place) for place in places]
-        if all(place.error for place in found):
-            raise KafkaException(found[0].error)
-        return found
-
-    def _end(self, place: TopicPartition) -> SimpleNamespace:
-        end = self.ends.get(place.topic)
-        error = KafkaError(self.unknown) if end is None else None
-        return SimpleNamespace(topic=place.topic, partition=place.partition, offset=end, error=error)
-
-    def close(self) -> None:
-        pass
 
 
 def result(identity: str) -> bytes:
