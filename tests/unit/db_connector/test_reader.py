@@ -30,24 +30,39 @@ def message(offset: int, results: int) -> Any:
 
 
 class FakeConsumer:
-    """Returns the messages it was given, as many as are asked for."""
+    """Returns the messages it was given, as many as are asked for, except while their partition is paused.
+
+    As in librdkafka, a partition that is revoked stays paused.
+    """
 
     def __init__(self, *given: Any) -> None:
         self.given = [*given]
         self.before: Callable[[], None] = lambda: None
         self.waits_s: list[float] = []
+        self.assigned: set[int] = set()
+        self.paused: set[int] = set()
 
     def consume(self, count: int, wait_s: float) -> list[Any]:
         self.before()
         self.waits_s.append(wait_s)
-        found, self.given = self.given[:count], self.given[count:]
+        found = [one for one in self.given if one.partition() not in self.paused][:count]
+        self.given = [one for one in self.given if one not in found]
         return found
+
+    def assignment(self) -> list[TopicPartition]:
+        return [TopicPartition("machine.out", number) for number in self.assigned]
+
+    def pause(self, places: list[TopicPartition]) -> None:
+        self.paused |= {place.partition for place in places}
+
+    def resume(self, places: list[TopicPartition]) -> None:
+        self.paused -= {place.partition for place in places}
 
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         return partitions if timeout else []
 
     def incremental_assign(self, places: list[TopicPartition]) -> None:
-        pass
+        self.assigned |= {place.partition for place in places}
 
 
 @pytest.fixture
@@ -66,6 +81,12 @@ def reader(consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> ResultRea
 
 def assign(reader: ResultReader, consumer: Any, partition: int = PARTITION) -> None:
     reader._assigned(consumer, [TopicPartition("machine.out", partition)])
+
+
+def revoke(reader: ResultReader, consumer: Any) -> None:
+    place = TopicPartition("machine.out", PARTITION)
+    reader._revoked(consumer, [place])
+    consumer.assigned.discard(PARTITION)  # librdkafka does that after the callback
 
 
 def offsets(results: Results) -> tuple[int, int] | None:
@@ -123,6 +144,29 @@ def test_what_was_read_ahead_of_a_partition_is_dropped_if_it_was_revoked_while_p
     assert offsets(reader.read(lambda: None)) is None
 
 
+def test_a_partition_that_was_revoked_while_paused_is_read_when_it_comes_back(
+    reader: ResultReader, consumer: FakeConsumer
+) -> None:
+    reader.keep_alive()
+    revoke(reader, consumer)
+    reader.read(lambda: None)
+    assign(reader, consumer)
+    consumer.given = [message(7, 1)]
+    assert offsets(reader.read(lambda: None)) == (7, 8)
+
+
+def test_a_partition_that_comes_back_while_reading_is_paused_waits(
+    reader: ResultReader, consumer: FakeConsumer
+) -> None:
+    reader.keep_alive()
+    revoke(reader, consumer)
+    assign(reader, consumer)
+    consumer.given = [message(7, 1)]
+    reader.keep_alive()
+    assert consumer.given, "it is paused, too"
+    assert offsets(reader.read(lambda: None)) == (7, 8)
+
+
 def test_a_long_wait_for_a_batch_leaves_time_for_other_things_and_drops_what_is_revoked_meanwhile(
     consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +210,7 @@ def reassigning(reader: ResultReader, consumer: Any) -> Callable[[], None]:
     """Return a function that revokes the partition and assigns it again, as a callback of a poll may."""
 
     def reassign() -> None:
-        reader._revoked(consumer, [TopicPartition("machine.out", PARTITION)])
+        revoke(reader, consumer)
         assign(reader, consumer)
 
     return reassign
