@@ -347,6 +347,32 @@ class KafkaContract:
         assert found == [b"three", b"next"][removed // 4 :]
         reader.close()
 
+    def test_a_partition_stays_paused_while_it_is_not_assigned(self, cluster: Cluster) -> None:
+        topics = [cluster.make_topic(), cluster.make_topic()]
+        for topic in topics:
+            producer = producer_of(cluster, topic)
+            open_transaction(producer, topic, topic.encode())
+            producer.commit_transaction(30)
+        paused, other = places = [TopicPartition(topic, 0, 0) for topic in topics]
+        found: list[bytes] = []
+
+        def arrives(place: TopicPartition) -> bool:
+            message = consumer.poll(LOOK_S)
+            if message is not None and message.error() is None:
+                found.append(message.value())
+            return place.topic.encode() in found
+
+        consumer: Any
+        with closing(make_consumer(cluster.kafka, "contract")) as consumer:
+            consumer.incremental_assign([paused])
+            consumer.pause([paused])
+            consumer.incremental_unassign([paused])
+            consumer.incremental_assign(places)
+            poll_until(lambda: arrives(other))
+            assert len(found) == 1
+            consumer.resume([paused])
+            poll_until(lambda: arrives(paused))
+
     def test_a_topic_that_is_made_anew_has_another_id(self, cluster: Cluster) -> None:
         topic = cluster.make_topic()
         admin = make_admin(cluster.kafka)

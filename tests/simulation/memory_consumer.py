@@ -35,7 +35,6 @@ _BEAT_S = 3.0
 class _Position:
     at: int
     end_told: int = -1
-    is_paused: bool = False
 
 
 class MemoryConsumer:
@@ -51,6 +50,8 @@ class MemoryConsumer:
         self._client: str = config.get("client.id", "rdkafka")
         self._session_s = config.get("session.timeout.ms", 45_000) / 1000
         self._positions: dict[Place, _Position] = {}
+        self._paused: set[Place] = set()
+        """As in the library, these stay paused while they are not assigned."""
         self._member: Member | None = None
         self._callbacks: dict[str, Callable[..., Any]] = {}
         self._topics: list[str] = []
@@ -85,14 +86,12 @@ class MemoryConsumer:
         return [TopicPartition(*place) for place in self._positions]
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
-        """Pause these partitions, which stay assigned. Others are ignored, as by the library."""
-        for position in _assigned(self._positions, places):
-            position.is_paused = True
+        """Pause these partitions, which stay assigned. Others are ignored."""
+        self._paused |= {(place.topic, place.partition) for place in places} & self._positions.keys()
 
     def resume(self, places: Iterable[TopicPartition]) -> None:
         """Resume these partitions."""
-        for position in _assigned(self._positions, places):
-            position.is_paused = False
+        self._paused -= {(place.topic, place.partition) for place in places}
 
     def consume(self, num_messages: int = 1, timeout: float = 0) -> list[MemoryMessage]:
         """Return available records from one or more partitions. Calls the callbacks of a group member."""
@@ -256,7 +255,7 @@ class MemoryConsumer:
     def _fetch(self, count: int) -> list[MemoryMessage]:
         """Read some of the partitions and leave the others to later calls, as if they were on different brokers."""
         draw = self._link.draw
-        places = [place for place, position in self._positions.items() if not position.is_paused]
+        places = [place for place in self._positions if place not in self._paused]
         if draw is not None and len(places) > 1:
             draw.shuffle(places)
             places = places[: draw.randint(1, len(places))]
@@ -286,11 +285,6 @@ class MemoryConsumer:
             position.end_told = position.at
             found.append(MemoryMessage(place, position.at, fault=KafkaError(_EOF, "end of the partition")))
         return found
-
-
-def _assigned(positions: dict[Place, _Position], places: Iterable[TopicPartition]) -> list[_Position]:
-    found = [positions.get((place.topic, place.partition)) for place in places]
-    return [position for position in found if position is not None]
 
 
 def _leave_out(place: Place, found: list[MemoryMessage], draw: random.Random | None) -> None:
