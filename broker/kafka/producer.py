@@ -14,12 +14,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from broker.kafka.client_log import answered
+from broker.kafka.errors import unwrap_fatal_errors
 from broker.settings import KafkaSettings
 
 T = TypeVar("T")
@@ -103,7 +105,7 @@ class LastingProducer(Generic[T]):
     def poll(self, timeout_s: float) -> None:
         """Process Kafka's acknowledgements. Wait up to ``timeout_s`` for the first one. Raises `DeliveryError`."""
         waiting = len(self._unconfirmed)
-        self._producer.poll(timeout_s)
+        self._serve(self._producer.poll, timeout_s)
         if len(self._unconfirmed) < waiting:
             answered(self._log)
         if self._fault is not None:
@@ -116,7 +118,7 @@ class LastingProducer(Generic[T]):
 
         Raises `DeliveryError`.
         """
-        self._producer.flush(timeout_s)
+        self._serve(self._producer.flush, timeout_s)
         self.poll(0)
         return not self._unconfirmed
 
@@ -125,7 +127,20 @@ class LastingProducer(Generic[T]):
         self._producer.purge()
 
     def _make(self) -> Producer:
-        return Producer({**self._config, "error_cb": self._note_error, "logger": self._log})
+        return Producer({**self._config, "logger": self._log})
+
+    @staticmethod
+    def _serve(call: Callable[[float], object], timeout_s: float) -> None:
+        """Call a method that calls the callbacks. Raises `DeliveryError` if the producer has failed.
+
+        librdkafka itself logs and retries after all other errors, such as an unavailable broker.
+        """
+        try:
+            with unwrap_fatal_errors():
+                call(timeout_s)
+        except KafkaException as error:
+            reason = f"the Kafka producer failed: {error.args[0].str()}"
+            raise DeliveryError(reason) from error
 
     def _is_stuck(self) -> bool:
         """Return whether the oldest unconfirmed record has been the same for longer than ``patience_s``."""
@@ -142,7 +157,8 @@ class LastingProducer(Generic[T]):
             # Give the old producer a moment to receive outstanding acknowledgements: the records that it still confirms
             # need not be sent again.
             old.purge()
-            old.flush(_LAST_FLUSH_S)
+            with suppress(KafkaException), unwrap_fatal_errors():
+                old.flush(_LAST_FLUSH_S)
             self._log.warning(
                 "a record has waited for Kafka for more than %g s; reconnecting and resending %d records",
                 self._patience_s,
@@ -168,7 +184,7 @@ class LastingProducer(Generic[T]):
                 if error.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes have such names
                     reason = f"Kafka does not accept a record for {topic}: {error.str()}"
                     raise DeliveryError(reason)
-            self._producer.poll(_QUEUE_FULL_WAIT_S)
+            self._serve(self._producer.poll, _QUEUE_FULL_WAIT_S)
             if self._is_stuck():
                 return False
         return True
@@ -183,7 +199,7 @@ class LastingProducer(Generic[T]):
                 )
                 return True
             except BufferError:
-                self._producer.poll(_QUEUE_FULL_WAIT_S)
+                self._serve(self._producer.poll, _QUEUE_FULL_WAIT_S)
                 if self._is_stuck():
                     return False
             except KafkaException as error:
@@ -196,11 +212,6 @@ class LastingProducer(Generic[T]):
                 self._confirm(ticket)
         elif error.code() not in _PURGED and self._fault is None:
             self._fault = f"Kafka refused a record for {message.topic()}: {error.str()}"
-
-    def _note_error(self, error: KafkaError) -> None:
-        if error.fatal():
-            self._fault = f"the Kafka producer failed: {error.str()}"
-        # librdkafka itself logs and retries after all other errors, such as an unavailable broker.
 
 
 _PURGED: Final = frozenset(

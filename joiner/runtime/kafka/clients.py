@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Me
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from broker.kafka.client_log import client_logger
-from broker.kafka.errors import is_fatal
+from broker.kafka.errors import is_fatal, unwrap_fatal_errors
 from broker.kafka.group_member import METADATA_REFRESH_MS
 from broker.settings import KafkaSettings
 from joiner.runtime.clock import Clock
@@ -125,7 +125,7 @@ def commit(
     """
     while True:
         try:
-            with _kafka_errors():
+            with unwrap_fatal_errors():
                 producer.commit_transaction(max(_LAST_STEP_S, deadline_s - clock.monotonic_s()))
         except KafkaException as error:
             fault: KafkaError = error.args[0]
@@ -138,29 +138,14 @@ def commit(
 
 def flush(producer: Producer, limit_s: float) -> int:
     """Wait until all messages are delivered, or until ``limit_s``. Return how many are not. Raises KafkaException."""
-    with _kafka_errors():
+    with unwrap_fatal_errors():
         return producer.flush(limit_s)
 
 
 def poll(producer: Producer, limit_s: float) -> None:
     """Call the delivery callbacks that are due, waiting up to ``limit_s`` for one. Raises KafkaException."""
-    with _kafka_errors():
+    with unwrap_fatal_errors():
         producer.poll(limit_s)
-
-
-@contextmanager
-def _kafka_errors() -> Iterator[None]:
-    """Raise the KafkaException of a fatal error that a delivery callback has made a SystemError.
-
-    If the producer is fenced while it delivers messages, confluent-kafka sets the error before it calls the callback,
-    which Python does not allow.
-    """
-    try:
-        yield
-    except SystemError as error:
-        if isinstance(error.__cause__, KafkaException):
-            raise error.__cause__ from None
-        raise
 
 
 def abort_if_possible(producer: Producer) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -160,3 +160,54 @@ def test_a_record_that_the_client_refuses_ends_the_producer(
     monkeypatch.setattr(Library, "produce", produce)
     with pytest.raises(DeliveryError, match="Kafka does not accept a record for topic"):
         make(confirmed).send("topic", [outgoing(0)[0]._replace(headers=(("mqtt.topic", b"a"),))])
+
+
+def fail(error: Exception) -> NoReturn:
+    raise error
+
+
+def during_delivery(error: KafkaException) -> SystemError:
+    """Return an error as confluent-kafka raises it out of a delivery callback."""
+    raised = SystemError("a callback returned a result with an exception set")
+    raised.__cause__ = error
+    return raised
+
+
+@pytest.mark.parametrize("wrap", [lambda error: error, during_delivery])
+@pytest.mark.parametrize("call", ["poll", "flush"])
+def test_a_producer_that_has_failed_for_good_ends_with_the_reason(
+    confirmed: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    wrap: Callable[[KafkaException], Exception],
+) -> None:
+    error = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "the log was truncated", fatal=True)
+    producer = make(confirmed)
+    producer.send("topic", outgoing(0))
+    monkeypatch.setattr(Library, call, lambda *_: fail(wrap(KafkaException(error))))
+    with pytest.raises(DeliveryError, match="the Kafka producer failed: the log was truncated"):
+        getattr(producer, call)(1.0)
+
+
+@pytest.mark.parametrize("headers", [(), (("mqtt.topic", b"a"),)])
+def test_a_producer_that_fails_while_its_queue_is_full_ends_with_the_reason(
+    confirmed: list[int], monkeypatch: pytest.MonkeyPatch, headers: Sequence[tuple[str, bytes]]
+) -> None:
+    error = KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "the log was truncated", fatal=True))
+    monkeypatch.setattr(Library, "room", 1)
+    monkeypatch.setattr(Library, "poll", lambda *_: fail(error))
+    with pytest.raises(DeliveryError, match="the Kafka producer failed: the log was truncated"):
+        make(confirmed).send("topic", [one._replace(headers=headers) for one in outgoing(0, 1)])
+
+
+def test_a_stuck_producer_that_fails_at_the_end_is_replaced(
+    confirmed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = make(confirmed)
+    producer.send("topic", outgoing(0))
+    error = KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "the log was truncated", fatal=True))
+    monkeypatch.setattr(Library, "flush", lambda *_: fail(error))
+    for _ in range(2):
+        producer.poll(PATIENCE_S)
+    producer.poll(1.0)
+    assert [message["value"] for message in made[1].queued] == [b"0"]
