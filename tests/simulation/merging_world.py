@@ -18,6 +18,7 @@ from broker.kafka.topics import TopicFacts
 from broker.wire.start_records import encode_start
 from joiner.cli.merging import output, restoring, session
 from joiner.cli.merging.merger import merge_topics
+from joiner.cli.merging.restoring import Restoring
 from joiner.cli.merging.session import COMPLETE_S, Session
 from joiner.library.merging.inputs import Place
 from joiner.library.merging.protocol import ReplicaUnion, Verdict
@@ -217,7 +218,7 @@ class MergingWorld:
         try:
             with self._replaces_the_dead():
                 if self.session is None:
-                    self.session = Session(self.settings, self.clock, self.facts, self.limit, AtOnce())
+                    self.session = self.begin_session()
                 return self.session.turn()
         except KafkaException:
             with self._replaces_the_dead(), suppress(KafkaException):
@@ -225,6 +226,11 @@ class MergingWorld:
                     self.session.close()
             self.session = None
         return False
+
+    def begin_session(self) -> Session:
+        """Let a process that merges restore what was committed. Raises what `Session` does."""
+        restoring = Restoring(self.settings, self.clock, self.facts, self.limit, AtOnce())
+        return Session(self.settings, self.clock, self.facts, restoring)
 
     @contextmanager
     def _replaces_the_dead(self) -> Iterator[None]:

@@ -25,7 +25,6 @@ from joiner.library.merging.protocol import ReplicaUnion
 from tests.property.replica_histories import END
 from tests.simulation.memory_log import ABORTED, Log
 from tests.simulation.merging_world import IDLE_TURNS, MergingWorld, result
-from tests.unit.joiner.runtime.runner_parts import AtOnce
 
 _SEEDS = 60
 _STRICT = 10
@@ -375,7 +374,7 @@ def test_a_process_can_be_stopped_while_it_restores(monkeypatch: pytest.MonkeyPa
         calls.clear()
         with monkeypatch.context() as patch:
             patch.setattr(Restoring, "_check", lambda one: check(last, one))
-            Session(world.settings, world.clock, world.facts, world.limit, AtOnce()).close()
+            world.begin_session().close()
 
     begin(10**6)
     count = len(calls)
@@ -388,7 +387,7 @@ def test_a_process_can_be_stopped_while_it_restores(monkeypatch: pytest.MonkeyPa
 
 
 def nothing_is_fenced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MergedOutput, "fence", lambda *_given: {})
+    patch.setattr(MergedOutput, "fence", lambda *_given: {0: {}})
 
 
 def what_was_committed_is_believed(patch: pytest.MonkeyPatch) -> None:

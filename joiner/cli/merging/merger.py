@@ -24,7 +24,7 @@ from broker.kafka.topics import (
     wait_for_topics,
 )
 from joiner.cli.merging.leadership import Leadership
-from joiner.cli.merging.restoring import SIDE_BY_SIDE, Stopped
+from joiner.cli.merging.restoring import SIDE_BY_SIDE, Restoring, Stopped
 from joiner.cli.merging.session import Session
 from joiner.library.merging.protocol import REMEMBERED_MAX
 from joiner.runtime.clock import Clock
@@ -175,10 +175,10 @@ class Merger:
         admin = make_admin(settings.kafka)
         facts = ensure_topics(admin, merge_topics(settings))
         watch = TopicWatch(admin, facts, self._clock)
-        with (
-            _pool(settings.topics.partitions) as pool,
-            closing(Session(settings, self._clock, facts, self._remembered_max, pool, continues)) as session,
-        ):
+        with _pool(settings.topics.partitions) as pool:
+            restoring = Restoring(settings, self._clock, facts, self._remembered_max, pool, continues)
+            session = Session(settings, self._clock, facts, restoring)
+        with closing(session):
             _log.info("merging %d replicas of %s", settings.application.replicas, settings.application.name)
             self.is_ready, self._metrics.merging, look_s = True, 1, -math.inf
             try:

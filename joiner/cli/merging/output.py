@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
@@ -57,8 +58,8 @@ class MergedOutput:
         self._partitions, self._kafka = settings.topics.partitions, settings.kafka
         self.ends: dict[Place, int] = {}
         self.last: dict[Place, int] = {}
-        self._firsts: dict[Place, int] = {}
-        """The offset of the transaction's first record in each topic and partition."""
+        self._firsts: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        """The offset of the transaction's first record in each topic, by partition."""
         self._is_unsure = False
         """Whether Kafka has taken a message without reporting its offset, as happens if it was sent twice."""
         self._outputs = {merged_topic(topic): topic for topic in settings.output_topics.values()}
@@ -73,8 +74,8 @@ class MergedOutput:
         self._producer.init_transactions(TIMEOUT_S)
         self._is_open = False
 
-    def fence(self) -> dict[Place, int]:
-        """Write and abort a record in each partition. Return their offsets, by topic and partition.
+    def fence(self) -> dict[int, dict[str, int]]:
+        """Write and abort a record in each partition. Return their offsets, by partition and topic.
 
         Once all transactions up to there have ended (see `wait_until_ended`), no request of an earlier process can be
         appended any more, and transactions that Kafka has failed to end are aborted.
@@ -84,30 +85,31 @@ class MergedOutput:
             for topic in (self._state_topic, *self._outputs):
                 self._produce(topic, partition, FENCE_KEY, None, [])
         self.flush()
-        fences, self._firsts, self.ends, self.last = self._firsts, {}, {}, {}
+        fences, self.ends, self.last = self._take_firsts(), {}, {}
         self._producer.abort_transaction(TRANSACTION_S)
         self._is_open = False
         return fences
 
-    def check_ended(self, firsts: Mapping[Place, int], consumer: Consumer) -> None:
-        """Wait until the transaction that begins at these offsets has ended everywhere.
+    def check_ended(self, firsts: Mapping[int, Mapping[str, int]], consumer: Consumer) -> None:
+        """Wait until the transaction that begins at these offsets, by partition and topic, has ended everywhere.
 
         Raises KafkaException if Kafka has failed to end it. A new producer then does, with `fence`.
         """
         try:
-            self.wait_until_ended(firsts, consumer, _MARKERS_S)
+            for partition, offsets in firsts.items():
+                self.wait_until_ended(offsets, partition, consumer, _MARKERS_S)
         except TransactionOpen as error:
             raise timed_out(f"Kafka has left a committed transaction open in {error.places}") from error
 
-    def wait_until_ended(self, offsets: Mapping[Place, int], consumer: Consumer, limit_s: float = TIMEOUT_S) -> None:
-        """Wait until all transactions at or before these offsets have ended. Thread-safe.
+    def wait_until_ended(
+        self, offsets: Mapping[str, int], partition: int, consumer: Consumer, limit_s: float = TIMEOUT_S
+    ) -> None:
+        """Wait until all transactions at or before these offsets of a partition have ended. Thread-safe.
 
         ``consumer``: a read-committed one. Raises `TransactionOpen` if one has not after ``limit_s``, and
         KafkaException.
         """
-        for number in sorted({partition for _, partition in offsets}):
-            here = {topic: at for (topic, partition), at in offsets.items() if partition == number}
-            wait_until_ended(consumer, self._kafka, self._clock, here, number, "`joiner merge`", limit_s)
+        wait_until_ended(consumer, self._kafka, self._clock, offsets, partition, "`joiner merge`", limit_s)
 
     def write(self, output: Place, replica: int, message: Message) -> None:
         """Add a message of a replica to the transaction. Raises KafkaException."""
@@ -115,11 +117,11 @@ class MergedOutput:
         headers: list[tuple[str, str | bytes | None]] = [(REPLICA_HEADER, b"%d" % replica)]
         self._produce(merged_topic(topic), partition, message.key(), message.value(), headers)
 
-    def commit(self, progress: Mapping[Place, Progress]) -> dict[Place, int]:
+    def commit(self, progress: Mapping[Place, Progress]) -> dict[int, dict[str, int]]:
         """Commit the messages, and how far each output was merged. Raises KafkaException.
 
         If the commit was slow or was retried, Kafka may have restarted, and failed to end the transaction. Then return
-        where it begins in each topic and partition, and otherwise nothing.
+        where it begins, by partition and topic, and otherwise nothing.
         """
         began_s = self._clock.monotonic_s()
         for (topic, partition), one in progress.items():
@@ -129,7 +131,7 @@ class MergedOutput:
         # If the answer stays away, the next session learns the outcome from the state.
         commit(self._producer, self._clock, began_s + TRANSACTION_S, retries.append)
         self._is_open = False
-        firsts, self._firsts = self._firsts, {}
+        firsts = self._take_firsts()
         return firsts if retries or self._clock.monotonic_s() - began_s > _LONG_S else {}
 
     def flush(self) -> None:
@@ -143,6 +145,10 @@ class MergedOutput:
         """Abort an open transaction if that is possible at once, so that nobody waits for its timeout."""
         if self._is_open:
             abort_if_possible(self._producer)
+
+    def _take_firsts(self) -> dict[int, dict[str, int]]:
+        firsts, self._firsts = self._firsts, defaultdict(dict)
+        return firsts
 
     def _produce(
         self,
@@ -174,6 +180,6 @@ class MergedOutput:
         if offset is None or offset < 0:
             self._is_unsure = True
             return
-        self._firsts.setdefault((topic, partition), offset)
+        self._firsts[partition].setdefault(topic, offset)
         if (output := self._outputs.get(topic)) is not None:
             self.ends[output, partition] = self.last[output, partition] = offset + 1

@@ -69,8 +69,9 @@ class Restored:
 class Restoring:
     """Restores all outputs.
 
-    ``facts``: those of all topics that `merger.merge_topics` returns. ``continues``: is called often meanwhile, by the
-    thread that calls `run`.
+    ``facts``: those of all topics that `merger.merge_topics` returns. ``remembered_max``: how many ids are remembered
+    per output. ``pool``: restores partitions side by side. ``continues``: is called often meanwhile, by the thread that
+    calls `run`.
     """
 
     def __init__(
@@ -79,23 +80,24 @@ class Restoring:
         clock: Clock,
         facts: Mapping[str, TopicFacts],
         remembered_max: int,
-        continues: Callable[[], bool],
+        pool: Executor,
+        continues: Callable[[], bool] = lambda: True,
     ) -> None:
         self._settings, self._clock, self._facts = settings, clock, facts
-        self._remembered_max, self._continues = remembered_max, continues
+        self._remembered_max, self._pool, self._continues = remembered_max, pool, continues
         self._is_stopped = False
 
-    def run(self, pool: Executor, wait_until_ended: Callable[[int, Consumer], None]) -> dict[Place, Restored]:
+    def run(self, wait_until_ended: Callable[[int, Consumer], None]) -> dict[Place, Restored]:
         """Restore all outputs. Return them by topic of replica 0 and partition.
 
         ``wait_until_ended``: is called with a partition and a read-committed consumer before the partition is read, and
-        must wait until all earlier transactions there have ended. It is called by threads of ``pool``.
+        must wait until all earlier transactions there have ended. It is called by threads of the pool.
 
         Raises KafkaException, `MergeError` if an output cannot be continued, and `Stopped` if ``continues`` returns
-        False. Then no more work is begun in ``pool``, and what is being done there ends at the next message.
+        False. Then no more work is begun in the pool, and what is being done there ends at the next message.
         """
         numbers = range(self._settings.topics.partitions)
-        waiting = {pool.submit(self._partition, number, wait_until_ended) for number in numbers}
+        waiting = {self._pool.submit(self._partition, number, wait_until_ended) for number in numbers}
         found: dict[Place, Restored] = {}
         try:
             while waiting:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +13,6 @@ from confluent_kafka import OFFSET_BEGINNING
 from broker.kafka.replicas import merged_topic, merging_group, replica_name
 from joiner.cli.merging.output import MergedOutput
 from joiner.cli.merging.progress import Progress
-from joiner.cli.merging.restoring import Restoring
 from joiner.library.merging.inputs import Place, ReplicaInputs, Source
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import make_consumer, make_reader
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
     from broker.kafka.topics import TopicFacts
+    from joiner.cli.merging.restoring import Restoring
     from joiner.runtime.settings import JoinerSettings
 
 _BATCH_MESSAGES: Final = 5_000
@@ -43,19 +42,9 @@ class Session:
     """
 
     def __init__(
-        self,
-        settings: JoinerSettings,
-        clock: Clock,
-        facts: Mapping[str, TopicFacts],
-        remembered_max: int,
-        pool: Executor,
-        continues: Callable[[], bool] = lambda: True,
+        self, settings: JoinerSettings, clock: Clock, facts: Mapping[str, TopicFacts], restoring: Restoring
     ) -> None:
-        """Restore what was committed. Raises KafkaException, and `MergeError` if it cannot be continued.
-
-        ``facts``: those of all topics that `merger.merge_topics` returns. ``pool``: restores partitions side by side.
-        ``continues``: is called often meanwhile; if it returns False, raises `restoring.Stopped`.
-        """
+        """Restore what was committed. See `Restoring` for ``facts``, and `Restoring.run` for what it raises."""
         self._settings, self._clock, self._facts = settings, clock, facts
         self._sources = {
             (replica_name(topic, replica), number): Source(replica, (topic, number))
@@ -70,10 +59,9 @@ class Session:
             fences = self._output.fence()
 
             def wait_until_ended(number: int, reader: Consumer) -> None:
-                here = {place: at for place, at in fences.items() if place[1] == number}
-                self._output.wait_until_ended(here, reader)
+                self._output.wait_until_ended(fences[number], number, reader)
 
-            restored = Restoring(settings, clock, facts, remembered_max, continues).run(pool, wait_until_ended)
+            restored = restoring.run(wait_until_ended)
             self.partitions = {output: one.merged for output, one in restored.items()}
             self._indexes = {output: one.index for output, one in restored.items()}
             """By output, where the messages of the merged topic are that are needed after a restart."""

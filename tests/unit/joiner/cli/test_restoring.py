@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -44,9 +44,9 @@ class Logs:
         return output
 
 
-def restoring_of(continues: Callable[[], bool] = lambda: True) -> Restoring:
+def restoring_of(pool: Executor, continues: Callable[[], bool] = lambda: True) -> Restoring:
     settings = make_settings(partitions=_PARTITIONS, application={"replicas": 2})
-    return Restoring(settings, SystemClock(), {}, 10, continues)
+    return Restoring(settings, SystemClock(), {}, 10, pool, continues)
 
 
 def test_partitions_are_restored_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_partitions_are_restored_side_by_side(monkeypatch: pytest.MonkeyPatch) -
 
     with ThreadPoolExecutor(_PARTITIONS + 1) as pool:
         pool.submit(release)
-        found: dict[Any, Any] = restoring_of().run(pool, logs.wait_until_ended)
+        found: dict[Any, Any] = restoring_of(pool).run(logs.wait_until_ended)
     outputs = make_settings(partitions=_PARTITIONS).output_topics.values()
     assert found == {place: place for place in ((topic, at) for topic in outputs for at in range(_PARTITIONS))}
 
@@ -67,7 +67,7 @@ def test_a_stop_ends_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     logs = Logs(monkeypatch)
     with ThreadPoolExecutor(_PARTITIONS) as pool:
         with pytest.raises(Stopped):
-            restoring_of(lambda: logs.all_read.n_waiting < _PARTITIONS).run(pool, logs.wait_until_ended)
+            restoring_of(pool, lambda: logs.all_read.n_waiting < _PARTITIONS).run(logs.wait_until_ended)
         logs.all_read.wait(_LIMIT_S)
         logs.released.set()
     assert logs.restored == []
@@ -83,7 +83,7 @@ def test_an_error_of_one_partition_ends_the_others(monkeypatch: pytest.MonkeyPat
 
     with ThreadPoolExecutor(_PARTITIONS) as pool:
         with pytest.raises(OSError):  # noqa: PT011 - it has no message
-            restoring_of().run(pool, fail)
+            restoring_of(pool).run(fail)
         logs.all_read.abort()
         logs.released.set()
     assert logs.restored == []
