@@ -61,10 +61,11 @@ def figures_of_pauses() -> Iterable[Figure]:
     yield Figure(_INSTANCES, "two instances under {:,.0f} records/s", (machine["records/s"],))
     yield Figure(_INSTANCES, "in batches of {:.0f} ms", (machine["batches of the load, ms"],))
     for kind, name in _EVENTS.items():
-        pauses_ms = np.percentile(longest(figures["pauses"], kind), [50, 99])
-        yield Figure(_INSTANCES, f"| {name} | {{:.0f}} | {{:,.0f}} |", pauses_ms.tolist())
+        pauses_ms = np.percentile(longest(figures["pauses"], kind), [50, 99]).tolist()
+        staying_ms = figures["gaps_ms"][kind][SHARES.index(99.9)]
+        yield Figure(_INSTANCES, f"| {name} | {{:.0f}} | {{:,.0f}} | {{:.0f}} |", (*pauses_ms, staying_ms))
     calm_ms = figures["gaps_ms"]["calm"][SHARES.index(99.9)]
-    yield Figure(_INSTANCES, "the p99.9 of the gaps between the results of a unit is {:.0f} ms", (calm_ms,))
+    yield Figure(_INSTANCES, "in calm periods, their p99.9 is {:.0f} ms", (calm_ms,))
 
 
 def _of_pass_through(rate: int, number: int) -> tuple[float, float]:
