@@ -292,18 +292,13 @@ class ResultReader:
         consumer.incremental_assign(starts)
         self._next.update({start.partition: start.offset for start in starts})
         self._lag.begin(starts)
-        if self._paused:
-            consumer.pause(starts)
+        # The client keeps a partition paused while it is not assigned.
+        (consumer.pause if self._paused else consumer.resume)(starts)
         shown = ", ".join(f"{p.partition} from {p.offset if p.offset >= 0 else 'the beginning'}" for p in starts)
         log.info("%s: partitions %s", self._topic, shown or "none")
 
-    def _revoked(
-        self, consumer: Consumer, partitions: list[TopicPartition], how: str = "move to another member"
-    ) -> None:
+    def _revoked(self, _: Consumer, partitions: list[TopicPartition], how: str = "move to another member") -> None:
         """Forget these partitions and their unacknowledged records; the next owner will read those records again."""
-        if self._paused:
-            # Otherwise, they would still be paused when they are assigned again.
-            consumer.resume(partitions)
         numbers = {partition.partition for partition in partitions}
         self._lag.drop(numbers)
         self.commits.drop(numbers)

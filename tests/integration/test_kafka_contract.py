@@ -14,7 +14,7 @@ from broker.kafka.topics import topic_facts
 from broker.settings import KafkaSettings
 from tests.integration.services import DEADLINE_S, wait_until
 from tests.simulation.copy_contract import CopyContract
-from tests.simulation.kafka_contract import KafkaContract
+from tests.simulation.kafka_contract import GroupContract, KafkaContract
 
 
 class RealCluster:
@@ -63,7 +63,7 @@ def cluster(kafka: str) -> Iterator[RealCluster]:
     made.close()
 
 
-class TestKafka(KafkaContract):
+class TestKafka(KafkaContract, GroupContract):
     """Runs the contract on a real broker."""
 
 

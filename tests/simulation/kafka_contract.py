@@ -382,6 +382,10 @@ class KafkaContract:
         cluster.make_topic(name=topic)
         assert topic_facts(admin, [topic])[topic].topic_id != before[topic].topic_id
 
+
+class GroupContract:
+    """Contract tests of consumer groups."""
+
     def test_a_group_that_does_not_exist_has_no_members(self, cluster: Cluster) -> None:
         assert read_group(make_admin(cluster.kafka), cluster.kafka, "no-such-group", _ANSWER_S) == []
 

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError
 from broker.settings import KafkaSettings
 from tests.simulation.batch_reader_contract import BatchReaderContract
 from tests.simulation.copy_contract import CopyContract
-from tests.simulation.kafka_contract import KafkaContract
+from tests.simulation.kafka_contract import GroupContract, KafkaContract
 from tests.simulation.memory_clients import MemoryProducer
 from tests.simulation.memory_kafka import MemoryKafka, kafka_error
 from tests.simulation.stage import on_stage
@@ -108,7 +108,7 @@ def cluster() -> Iterator[QuietWorld]:
         yield world
 
 
-class TestMemory(KafkaContract):
+class TestMemory(KafkaContract, GroupContract):
     """Runs the contract on the in-memory broker."""
 
 
