@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING
 from broker.kafka.replicas import merged_topic, merging_group, replica_name
 from joiner.cli.merging.output import MergedOutput
 from joiner.cli.merging.progress import Progress
-from joiner.library.merging.inputs import Place, ReplicaInputs, Source
+from joiner.library.merging.inputs import SHORT_QUEUE, Place, ReplicaInputs, Source
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import make_consumer, make_reader
 
@@ -81,6 +81,7 @@ class Session:
                 enable_partition_eof=True,
                 fetch_queue_backoff_ms=2,
                 queued_max_messages_kbytes=_FETCHED_KIB,
+                **SHORT_QUEUE,
             )
             stack.callback(consumer.close)
             self._inputs = ReplicaInputs(consumer, self._sources, self.partitions, positions, starts=starts)

@@ -28,6 +28,10 @@ _UNKNOWN: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
 
+SHORT_QUEUE: Final[dict[str, int]] = {"queued.min.messages": 1_000, "max.partition.fetch.bytes": 32 * 1024}
+"""Settings that keep what the client has fetched short. It hands over messages in the order in which they arrived, so
+that the newest results of all replicas wait behind what one that catches up has written."""
+
 _ENDS_S: Final = 10.0
 """How long Kafka may take to tell the ends of the input."""
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from broker.kafka.replicas import replica_name
 from broker.kafka.topics import topic_facts
-from joiner.library.merging.inputs import Place, ReplicaInputs, Source, input_ends
+from joiner.library.merging.inputs import SHORT_QUEUE, Place, ReplicaInputs, Source, input_ends
 from joiner.library.merging.partition import MergedPartition, MergeError
 from joiner.library.merging.protocol import REMEMBERED_MAX, ReplicaUnion
 
@@ -81,6 +81,8 @@ class MergedReader:
     ) -> None:
         """Create a consumer with ``config``, the settings of librdkafka, and assign the partitions to it.
 
+        It fetches little in advance (`joiner.library.merging.inputs.SHORT_QUEUE`), unless ``config`` says otherwise.
+
         ``topic``, ``application``: the names of replica 0. ``time_unit``: `events.time_unit`. ``state``: what `state`
         returned. Raises ValueError if it is of another topic, or if only a replica that no longer exists is complete.
         Raises KafkaException, and `joiner.library.merging.partition.MergeError` if a topic is another one now, and no
@@ -101,7 +103,7 @@ class MergedReader:
         self._names = [replica_name(topic, replica) for replica in range(replicas)]
         admin = AdminClient({name: value for name, value in config.items() if name != "group.id"})
         self._ids = {name: facts.topic_id for name, facts in topic_facts(admin, self._names).items()}
-        self._consumer = Consumer({"group.id": f"{application}-merged-reader", **config, **_FORCED})
+        self._consumer = Consumer({"group.id": f"{application}-merged-reader", **SHORT_QUEUE, **config, **_FORCED})
         try:
             self._inputs = ReplicaInputs(self._consumer, sources, self._merged, self._restored(saved))
         except BaseException:
