@@ -7,7 +7,8 @@ Per step, the gaps between two results of a unit count, in the topic of replica 
 timestamped them. Quiet periods between the steps tell what is usual.
 
 All processes share the machine, and one that starts computes for seconds. The step *a program computes* shows what that
-alone does to the others.
+alone does to the others. Replica 1 belongs on hosts of its own. In every second turn, its process has a lower priority,
+so that it takes less of what the others need.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ _AFTER_S: Final = 2.0
 """A pause that begins within this time after a step may be, too."""
 
 _TIMES: Final = 5
-"""How often replica 1 is started and stopped."""
+"""How often replica 1 is started and stopped, with the same and with a lower priority."""
+
+_LOWER: Final = ("nice", "-n", "10")
+"""Runs a program with a tenth of the weight that others have where cores are scarce."""
 
 _COMPUTES: Final = "import time\nwhile time.process_time() < 3: pass"
 """A program that takes 3 s of CPU time, about as much as a process of the joiner until it joins."""
@@ -105,12 +109,15 @@ class Pipeline:
         self.steps.append(Step(QUIET, end_ms, _now_ms()))
         print(f"{name}: {took_s:.1f} s", flush=True)
 
-    def join(self, *instances: str, replica: int = 0) -> None:
-        """Start instances of a replica one after the other, and stop those that run before."""
+    def join(self, *instances: str, replica: int = 0, prefix: Sequence[str] = ()) -> None:
+        """Start instances of a replica one after the other, and stop those that run before.
+
+        ``prefix``: a program, with options, that runs the instances.
+        """
         for instance in instances:
             self.stop(instance)
             self._wait(lambda name=instance: not self._is_listed(replica, name), "an instance that has ended is listed")  # type: ignore[misc] # a default
-            self._run(instance, "run", "--replica", str(replica))
+            self._run(instance, "run", "--replica", str(replica), prefix=prefix)
             self._wait(lambda: self._is_settled(replica), "the units are not served in time")
 
     def merge(self) -> None:
@@ -121,10 +128,10 @@ class Pipeline:
             self._wait(lambda name=name: self._answers(name), "the process that merges does not answer")  # type: ignore[misc] # a default
             self._wait(lambda: self._is_complete(0), "replica 0 is not complete in time")
 
-    def add(self) -> None:
-        """Start the other replica, and wait until it is complete."""
+    def add(self, prefix: Sequence[str] = ()) -> None:
+        """Start the other replica, and wait until it is complete. See `join` for ``prefix``."""
         os.environ["LSB_APPLICATION__STANDBYS"] = "0"  # it has one instance
-        self.join(_ADDED, replica=1)
+        self.join(_ADDED, replica=1, prefix=prefix)
         self.set_replicas(2)
         self._wait(lambda: self._is_complete(0) and self._is_complete(1), "the replicas are not complete in time")
 
@@ -161,8 +168,8 @@ class Pipeline:
         for watch in self._watches:
             watch.close()
 
-    def _run(self, name: str, command: str, *more: str, **variables: str) -> None:
-        arguments = self.application.command(*more, instance=name, command=command)
+    def _run(self, name: str, command: str, *more: str, prefix: Sequence[str] = (), **variables: str) -> None:
+        arguments = [*prefix, *self.application.command(*more, instance=name, command=command)]
         # In a session of its own, so that Ctrl-C does not reach it.
         self._running[name] = subprocess.Popen(arguments, env=os.environ | variables, start_new_session=True)  # noqa: S603 - the joiner
 
@@ -203,11 +210,13 @@ def take_steps(pipeline: Pipeline, warm_up_s: float) -> None:
     pipeline.set_replicas(2)
     pipeline.take("restart replica 0 with two replicas", lambda: pipeline.join(*_JOINING))
     pipeline.take("start `joiner merge`", pipeline.merge)
-    for count in range(_TIMES):
+    for _ in range(_TIMES):
         pipeline.take("a program computes", compute)
         pipeline.take("start replica 1", pipeline.add)
-        if count < _TIMES - 1:
-            pipeline.take("stop replica 1", lambda: pipeline.stop(_ADDED))
+        pipeline.take("stop replica 1", lambda: pipeline.stop(_ADDED))
+        pipeline.take("start replica 1 with a lower priority", lambda: pipeline.add(_LOWER))
+        pipeline.take("stop replica 1", lambda: pipeline.stop(_ADDED))
+    pipeline.take("start replica 1", pipeline.add)
     pipeline.set_replicas(1)
     pipeline.take("restart `joiner merge` with one replica", pipeline.merge)
     pipeline.take("stop replica 1", lambda: pipeline.stop(_ADDED))
