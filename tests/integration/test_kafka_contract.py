@@ -63,7 +63,7 @@ def cluster(kafka: str) -> Iterator[RealCluster]:
     made.close()
 
 
-class TestKafka(KafkaContract, GroupContract):
+class TestKafka(GroupContract, KafkaContract):
     """Runs the contract on a real broker."""
 
 

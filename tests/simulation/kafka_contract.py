@@ -356,22 +356,23 @@ class KafkaContract:
         paused, other = places = [TopicPartition(topic, 0, 0) for topic in topics]
         found: list[bytes] = []
 
-        def arrives(place: TopicPartition) -> bool:
+        def arrives(place: TopicPartition, times: int = 1) -> bool:
             message = consumer.poll(LOOK_S)
             if message is not None and message.error() is None:
                 found.append(message.value())
-            return place.topic.encode() in found
+            return found.count(place.topic.encode()) == times
 
         consumer: Any
         with closing(make_consumer(cluster.kafka, "contract")) as consumer:
             consumer.incremental_assign([paused])
+            poll_until(lambda: arrives(paused))
             consumer.pause([paused])
             consumer.incremental_unassign([paused])
             consumer.incremental_assign(places)
             poll_until(lambda: arrives(other))
-            assert len(found) == 1
+            assert len(found) == 2
             consumer.resume([paused])
-            poll_until(lambda: arrives(paused))
+            poll_until(lambda: arrives(paused, times=2))
 
     def test_a_topic_that_is_made_anew_has_another_id(self, cluster: Cluster) -> None:
         topic = cluster.make_topic()

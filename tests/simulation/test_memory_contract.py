@@ -108,7 +108,7 @@ def cluster() -> Iterator[QuietWorld]:
         yield world
 
 
-class TestMemory(KafkaContract, GroupContract):
+class TestMemory(GroupContract, KafkaContract):
     """Runs the contract on the in-memory broker."""
 
 
