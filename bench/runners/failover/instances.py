@@ -15,16 +15,20 @@ from typing import Final, NamedTuple
 
 from bench.harness.pipeline import PARTITIONS, Application, make_topic
 from bench.harness.processes import processes
+from bench.runners.computing import COMPUTES, compute
 from bench.runners.site_watch import SiteWatch, is_settled
 from broker.settings import KafkaSettings
 
 NAMES: Final = ("one", "two")
 SUPERVISOR: Final = "host"
 WORKER_KILLED: Final = "worker killed"
-KINDS: Final = ("killed", WORKER_KILLED, "joins", "leaves", "drained", "undrained")
+KINDS: Final = ("killed", WORKER_KILLED, "joins", "leaves", "drained", "undrained", COMPUTES)
 
 CALM_S: Final = 2.0
 """How long to wait after an event, once the units are served as assigned again."""
+
+_STARTING_S: Final = 1.5
+"""A process of the joiner takes about this much CPU time until it serves units."""
 
 _LOOK_S: Final = 0.05
 _DEADLINE_S: Final = 60.0
@@ -82,6 +86,7 @@ class Bench:
         self.happens("joins", name, lambda: self.start(name), 2)
         self.happens("drained", name, lambda: self.drain(name), 1)
         self.happens("undrained", name, lambda: self.drain(name, "--undo"), 2)
+        self.happens(COMPUTES, "nobody", lambda: compute(_STARTING_S), 2)
 
     def start(self, name: str, *more: str) -> None:
         """Start an instance."""

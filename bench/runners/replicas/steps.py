@@ -29,6 +29,7 @@ import numpy as np
 
 from bench.harness.pipeline import LOW_PAUSE_JAVA, PARTITIONS, Application, about, make_topic, own_kafka
 from bench.harness.report import table, write
+from bench.runners.computing import COMPUTES, compute
 from bench.runners.failover.effects import read_results
 from bench.runners.replicas.group import complete_of, metrics_of
 from bench.runners.replicas.sending import Sender
@@ -64,8 +65,8 @@ _TIMES: Final = 5
 _LOWER: Final = ("nice", "-n", "10")
 """Runs a program with a tenth of the weight that others have where cores are scarce."""
 
-_COMPUTES: Final = "import time\nwhile time.process_time() < 3: pass"
-"""A program that takes 3 s of CPU time, about as much as a process of the joiner until it joins."""
+_STARTING_S: Final = 3.0
+"""A process of the joiner takes about this much CPU time until it joins, on slow cores."""
 
 
 class Step(NamedTuple):
@@ -211,7 +212,7 @@ def take_steps(pipeline: Pipeline, warm_up_s: float) -> None:
     pipeline.take("restart replica 0 with two replicas", lambda: pipeline.join(*_JOINING))
     pipeline.take("start `joiner merge`", pipeline.merge)
     for _ in range(_TIMES):
-        pipeline.take("a program computes", compute)
+        pipeline.take(COMPUTES, lambda: compute(_STARTING_S))
         pipeline.take("start replica 1", pipeline.add)
         pipeline.take("stop replica 1", lambda: pipeline.stop(_ADDED))
         pipeline.take("start replica 1 with a lower priority", lambda: pipeline.add(_LOWER))
@@ -221,11 +222,6 @@ def take_steps(pipeline: Pipeline, warm_up_s: float) -> None:
     pipeline.take("restart `joiner merge` with one replica", pipeline.merge)
     pipeline.take("stop replica 1", lambda: pipeline.stop(_ADDED))
     pipeline.take("restart replica 0 with one replica", lambda: pipeline.join(*_JOINING))
-
-
-def compute() -> None:
-    """Let another process compute for a while."""
-    subprocess.run([sys.executable, "-c", _COMPUTES], check=True)  # noqa: S603 - our own program
 
 
 def pauses(steps: Sequence[Step], gaps: Mapping[str, Sequence[tuple[Ints, Ints]]]) -> list[dict[str, Any]]:
