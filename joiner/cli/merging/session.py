@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from joiner.cli.merging.restoring import Restoring
     from joiner.runtime.settings import JoinerSettings
 
-_BATCH_MESSAGES: Final = 5_000
+_BATCH_MESSAGES: Final = 2_000
 _FETCHED_KIB: Final = 64 * 1024
 
 COMPLETE_S: Final = 10.0
