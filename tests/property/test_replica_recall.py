@@ -28,6 +28,22 @@ def test_after_a_restart_ids_wait_for_the_end_of_their_transaction_if_an_input_t
     assert again.remembered == 0
 
 
+@pytest.mark.parametrize("begins", [[{"a": 5}], [{}, {"a": 5}]])
+def test_after_a_restart_ids_wait_for_the_first_start_record(begins: list[dict[str, int]]) -> None:
+    """Before it, the input topics are not known, so that Kafka cannot be asked for their ends."""
+    union = ReplicaUnion(2, 10)
+    assert verdicts(union, 0, "x", "y") == ["deliver"] * 2
+    again = restarted(restarted(union, limit=10), limit=10)
+    assert again.remembered == 2
+    again.on_start(1, {"a": 3})
+    assert verdicts(again, 1, "x") == ["known"]
+    for start in begins:
+        again.on_start(0, start, {"a": 5})
+    assert verdicts(again, 1, "y") == ["known"]
+    again.on_start(1, {"a": 5})
+    assert (again.complete, again.remembered) == ([0, 1], 0)
+
+
 def test_only_what_was_remembered_is_recalled_however_much_was_delivered_since() -> None:
     union = ReplicaUnion(2, 10)
     # Replica 1 is far ahead, and quiet.

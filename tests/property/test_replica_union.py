@@ -126,6 +126,33 @@ def test_each_result_is_delivered_once_if_one_replica_goes_on_alone_and_another_
 
 
 @given(seed=st.integers(0, 2**32), limit=st.integers(1, 20))
+@example(seed=21, limit=10).via("what was delivered before the first start record was forgotten after a restart")
+def test_each_result_is_delivered_once_if_a_replica_is_added_to_one_that_has_written_no_start_records(
+    seed: int, limit: int
+) -> None:
+    chance = random.Random(seed)
+    replicas = Replicas(chance, 2)
+    replicas.writes_starts = replicas.writers[0].has_begun_anew = False
+    reader = Reader(replicas, lambda: ReplicaUnion(2, limit), keeps_ids=chance.random() < 0.5)
+    for _ in range(chance.randint(0, 10)):
+        write_a_little(replicas, chance, 0)
+    replicas.writes_starts = replicas.writers[0].wrote_last = True
+    replicas.found(1)
+    for _ in range(chance.randint(0, 20)):
+        write_a_little(replicas, chance, chance.randrange(2))
+        reader.read(chance.randrange(2), chance.randint(0, 20))
+        if chance.random() < 0.3:
+            reader.save()
+        if chance.random() < 0.2:
+            reader.restart()
+    finish(replicas, reader)
+    assert sorted(identity for _, identity in reader.delivered) == sorted(
+        replicas.emission.upto((END,) * replicas.topics)
+    )
+    assert (reader.union.remembered, reader.union.complete) == (0, [0, 1])
+
+
+@given(seed=st.integers(0, 2**32), limit=st.integers(1, 20))
 def test_a_dead_replica_is_not_waited_for_if_another_one_is_complete(seed: int, limit: int) -> None:
     replicas = Replicas(random.Random(seed), 2)
     zero = (0,) * replicas.topics

@@ -119,7 +119,12 @@ class Remembered:
             self._take_out(batch)
 
     def end_transaction(self, replica: int, tag: Vector) -> None:
-        """Give the ids of a replica's current transaction their tag, and begin the next one."""
+        """Give the ids of a replica's current transaction their tag, and begin the next one.
+
+        An empty tag says nothing: the ids then get the next one.
+        """
+        if not tag:
+            return
         batch = self._end(replica, tag)
         if batch.count:
             self._append(batch)
@@ -311,12 +316,12 @@ class Recall:
     ) -> None:
         """``summary``: `Remembered.summary`. ``topics``: those of the input. ``ends``: returns the ends now, if needed.
 
-        A topic without an end is not known to Kafka.
+        A topic without an end is not known to Kafka. Before the first start record, no topics are known.
         """
         self._memory = memory
         self._untagged = {replica: (first, last) for replica, first, last in summary["untagged"]}
         found = ends() if self._untagged else {}
-        self._is_known = found.keys() >= set(topics)
+        self._is_known = bool(topics) and found.keys() >= set(topics)
         self._tags = {False: dict(summary["top"]), True: highest(summary["top"], found)}
         memory.top = highest(memory.top, self._tags[True])
         self._tagged: dict[int, deque[tuple[int, int]]] = {}
