@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from joiner.library.merging import protocol
 from joiner.library.merging.protocol import ReplicaUnion
 from joiner.library.merging.spans import Span, joined
-from tests.property.offered_ids import restarted, restored, verdicts
+from tests.property.offered_ids import restarted, restored, through_json, verdicts
 
 
 def test_after_a_restart_ids_wait_for_the_end_of_their_transaction_if_an_input_topic_is_not_found() -> None:
@@ -60,6 +60,21 @@ def test_only_what_was_remembered_is_recalled_however_much_was_delivered_since()
     assert verdicts(again, 0, "new") == ["deliver"]
     third = restarted(again, limit=10, ends={"a": 10_001})
     assert third.remembered == 3
+
+
+def test_what_one_replica_alone_has_written_is_not_read_again_if_nothing_is_remembered() -> None:
+    """It writes no start records, so that what it has written since the last one is everything after a while."""
+    union = ReplicaUnion(2, 10)
+    for replica in (0, 1):
+        union.on_start(replica, {"a": 0})
+    verdicts(union, 1, 1, 2)
+    alone = restarted(union, 1, 10, {"a": 2})
+    assert verdicts(alone, 0, 1, 2, 3) == ["known", "known", "deliver"]
+    assert alone.remembered == 0
+    again = restored(alone, 1, 10)
+    written = iter([(0, 1), (0, 2), (0, 3)])
+    again.recall(through_json(alone.summary()), [], written, dict)
+    assert next(written) == (0, 1)
 
 
 def test_memory_is_bounded_while_ids_are_recalled(monkeypatch: pytest.MonkeyPatch) -> None:

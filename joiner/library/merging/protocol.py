@@ -301,8 +301,9 @@ class ReplicaUnion:
 
         ``delivered``: the serial of each id, the replica from which it was delivered, and the id. The caller numbers
         what it delivers: each serial is larger than the one before. ``written``: the replica and the id of what each
-        replica has written since its last start record. It is used for one replica alone. ``ends``: returns the ends of
-        the input `topics` now, if they are needed. Raises ValueError if memory does not suffice.
+        replica has written since its last start record. It is used for one replica alone, while ids are remembered.
+        ``ends``: returns the ends of the input `topics` now, if they are needed. Raises ValueError if memory does not
+        suffice.
         """
         recall = Recall(self._memory, summary["memory"], self.topics(), ends)
         most = self._limit + RECALLED_MORE
@@ -314,7 +315,7 @@ class ReplicaUnion:
                 raise ValueError(message)
             if replica or not self._is_alone:
                 recall(serial, replica, identity)
-        for replica, identity in written if self._is_alone else ():
+        for replica, identity in written if self._is_alone and len(self._memory) else ():
             if replica == 0 and self._memory.find(0, identity):
                 self._memory.discard(identity)
         self._tidy()
