@@ -106,8 +106,9 @@ class Restoring:
                 self._clock.wait_until_any_done(waiting, self._clock.monotonic_s() + _LOOK_S)
                 done: set[Future[dict[Place, Restored]]] = {one for one in waiting if one.done()}
                 waiting -= done
-                for one in done:
-                    found |= one.result()
+                while done:
+                    # If a variable held the future, its error would keep the producer alive (see `clients.within`).
+                    found |= done.pop().result()
         finally:
             self._is_stopped = True
             for one in waiting:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -87,3 +90,23 @@ def test_an_error_of_one_partition_ends_the_others(monkeypatch: pytest.MonkeyPat
         logs.all_read.abort()
         logs.released.set()
     assert logs.restored == []
+
+
+def test_an_error_keeps_nothing_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for transactions holds a producer, which would otherwise live until the next garbage collection."""
+    Logs(monkeypatch)
+
+    class Output:
+        def wait_until_ended(self, _number: int, _reader: object) -> None:
+            raise OSError
+
+    output = Output()
+    kept = weakref.ref(output)
+    gc.disable()
+    try:
+        with ThreadPoolExecutor(_PARTITIONS) as pool, suppress(OSError):
+            restoring_of(pool).run(output.wait_until_ended)
+        del output
+        assert kept() is None
+    finally:
+        gc.enable()
