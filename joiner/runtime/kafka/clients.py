@@ -269,8 +269,9 @@ def read_to_end(
                 yield message
     finally:
         # The consumer of a warm state reads a few records five times a second. Otherwise it would fetch a hundred times
-        # a second in between.
-        consumer.unassign()
+        # a second in between. If another error has ended the reading, the consumer may have been closed before.
+        with suppress(RuntimeError):
+            consumer.unassign()
     raise timed_out(
         f"no message arrived from {topic} [{partition}] for {TIMEOUT_S:.0f} s while reading up to offset {end}"
     )

@@ -78,6 +78,21 @@ def test_a_log_is_no_longer_fetched_if_reading_is_given_up() -> None:
     assert not log.fetches
 
 
+def test_reading_may_be_given_up_after_the_consumer_was_closed() -> None:
+    """So it is if an error ends both, because its traceback refers to the generator."""
+
+    class ClosedLog(BusyLog):
+        def unassign(self) -> None:
+            super().unassign()
+            raise RuntimeError("Consumer closed")
+
+    log: Any = ClosedLog()
+    messages: Any = read_to_end(log, ManualClock(), "out", 0, 3, 25)
+    next(messages)
+    messages.close()
+    assert not log.fetches
+
+
 def test_reading_ends_with_an_error_if_no_message_arrives_for_too_long() -> None:
     clock = ManualClock()
 
