@@ -122,6 +122,15 @@ def test_if_the_only_complete_replica_writes_what_was_missing_nothing_is_deliver
     assert union.complete == [0, 1]
 
 
+def test_a_transaction_that_begins_again_at_the_same_vector_may_have_written_more_than_the_vector_says() -> None:
+    union = ReplicaUnion(2, 10)
+    for replica in (0, 1):
+        union.on_start(replica, {"a": 3})
+    assert verdicts(union, 1, "x") == ["deliver"]
+    union.on_start(1, {"a": 3}, ends={"a": 9})
+    assert verdicts(union, 0, "x") == ["known"], "it is remembered until both have passed 9"
+
+
 def test_what_was_written_before_the_first_start_record_is_not_delivered_again() -> None:
     union = ReplicaUnion(2, 10)
     verdicts(union, 0, "x")
