@@ -73,6 +73,12 @@ MERGING_MUTATIONS: Final = tuple(
             "return self.has_written and start == self.start",
         ),
         (
+            "a transaction that begins again at the same vector is not noticed",
+            REPLICA,
+            "return not continues or (self.has_written and start == self.start)",
+            "return not continues",
+        ),
+        (
             "a replica that goes back stays accepted",
             PROTOCOL,
             "            if not is_only:\n                one.ignore()\n            elif ends:",

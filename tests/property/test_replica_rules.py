@@ -146,12 +146,16 @@ def test_what_was_written_before_the_first_start_record_is_not_delivered_again()
     assert union.complete == [0, 1]
 
 
-def test_ids_get_no_tag_from_a_replica_that_goes_back_before_the_input_topics_are_known() -> None:
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_ids_get_no_tag_from_a_replica_that_goes_back_before_the_input_topics_are_known(*, is_lost: bool) -> None:
     union = ReplicaUnion(3, 10)
     assert verdicts(union, 0, "x") == ["deliver"]
     # Retention has deleted the start record before this.
     assert verdicts(union, 1, "x") == ["known"]
-    union.on_start(1, {}, ends={})
+    if is_lost:
+        union.lose(1, {})
+    else:
+        union.on_start(1, {}, ends={})
     union.on_start(2, {"a": 0})
     assert verdicts(union, 2, "x") == ["known"]
     for replica in (1, 0, 2):

@@ -119,12 +119,7 @@ class Remembered:
             self._take_out(batch)
 
     def end_transaction(self, replica: int, tag: Vector) -> None:
-        """Give the ids of a replica's current transaction their tag, and begin the next one.
-
-        An empty tag says nothing: the ids then get the next one.
-        """
-        if not tag:
-            return
+        """Give the ids of a replica's current transaction their tag, and begin the next one."""
         batch = self._end(replica, tag)
         if batch.count:
             self._append(batch)

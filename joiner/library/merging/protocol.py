@@ -147,7 +147,7 @@ class ReplicaUnion:
             if is_only and not ends:
                 # There has been no start record yet that tells the topics.
                 self._forget_transaction(one)
-            else:
+            elif ends:
                 self._memory.end_transaction(replica, ends)
             if not is_only:
                 one.ignore()
@@ -202,7 +202,9 @@ class ReplicaUnion:
         one = self._replicas[replica]
         if self.complete == [replica]:
             return False
-        self._memory.end_transaction(replica, ends)
+        if ends:
+            # Otherwise, the ids get the next tag: all have reached an empty one.
+            self._memory.end_transaction(replica, ends)
         one.ignore()
         one.start, one.has_written = {}, False
         return True
@@ -301,9 +303,8 @@ class ReplicaUnion:
 
         ``delivered``: the serial of each id, the replica from which it was delivered, and the id. The caller numbers
         what it delivers: each serial is larger than the one before. ``written``: the replica and the id of what each
-        replica has written since its last start record. It is used for one replica alone, while ids are remembered.
-        ``ends``: returns the ends of the input `topics` now, if they are needed. Raises ValueError if memory does not
-        suffice.
+        replica has written since its last start record. It is used for one replica alone. ``ends``: returns the ends of
+        the input `topics` now, if they are needed. Raises ValueError if memory does not suffice.
         """
         recall = Recall(self._memory, summary["memory"], self.topics(), ends)
         most = self._limit + RECALLED_MORE
