@@ -20,9 +20,9 @@ _VIEWS = {
 """How the page names what the report names otherwise."""
 _STEPS = {
     "quiet": "nothing",
-    "start replica 1": "replica 1 is started, in five turns",
-    "stop replica 1": "replica 1 is stopped, in five turns",
-    "a program computes": "a program computes, in five turns",
+    "start replica 1": "replica 1 is started, in eleven turns",
+    "stop replica 1": "replica 1 is stopped, in eleven turns",
+    "a program computes": "a program computes, in ten turns",
     "restart `joiner merge` with one replica": "both processes of `joiner merge` are restarted",
     "restart replica 0 with one replica": "both instances of replica 0 are restarted",
 }
@@ -65,6 +65,8 @@ def figures_of_steps() -> Iterable[Figure]:
     """Return the figures of the section on adding a replica, and on taking it away."""
     recorded = evidence("bench_replica_steps")
     yield Figure(_PAGE, "measured this at {:,.0f} records a second", (recorded["machine"]["records/s"],))
+    interval_ms = recorded["machine"]["commit interval"].removesuffix("ms")
+    yield Figure(_PAGE, "and a commit interval of {:.0f} ms", (float(interval_ms),))
     for step, name in _STEPS.items():
         row = _one(row for row in recorded["figures"]["pauses"] if row["step"] == step)
         found = [row[output][what] for output in ("replica 0", "merged") for what in ("longest", "p99.9")]
