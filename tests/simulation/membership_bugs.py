@@ -130,7 +130,7 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
         "move",
         lambda *_: False,
     ),
-    "units_of_a_server_that_has_ended_are_not_noted": lambda: changed(SiteState, "_abandon", lambda *_: None),
+    "units_of_a_server_that_has_ended_are_not_noted": lambda: changed(SiteState, "_stop", lambda *_: None),
     "a_summary_loses_the_number_of_standbys": lambda: _an_order_is_lost_by_a_summary("standbys", None),
     "a_summary_loses_pins": lambda: _an_order_is_lost_by_a_summary("pinned", {}),
     "a_summary_undoes_newer_orders": _a_summary_undoes_newer_orders,

@@ -171,7 +171,7 @@ class _Planner:
         A warm standby then serves the unit sooner. Nothing is taken from an owner that is already claiming the unit.
         """
         was_served = any(unit in self._state.members[name].heartbeat.serves for name in self.silent)
-        if not was_served and unit not in self._state.abandoned:
+        if not was_served and not self._state.is_abandoned(unit):
             return False
         is_claimed = any(unit in heartbeat.claims for heartbeat in self._live.values())
         return not (is_claimed or self._is_served(unit) or self.owners[unit] in self._warm(unit))

@@ -374,7 +374,7 @@ class Member:
         if has_begun or not self._is_held(unit):
             self._ready_s.pop(unit, None)
             # A warm standby can serve the unit sooner. This instance proposes that, too, so it does not wait in vain.
-            return has_begun or unit not in self.state.abandoned or not self._proposals.move(unit)
+            return has_begun or not self.state.is_abandoned(unit) or not self._proposals.move(unit)
         return unit in work.warm and now_s - self._ready_s.setdefault(unit, now_s) >= PATIENCE_S
 
     def _is_held(self, unit: int) -> bool:

@@ -185,8 +185,8 @@ class SiteState:
     """The epoch of the last assignment; 0 before the first."""
     units: list[UnitAssignment] = field(default_factory=list)
     orders: StandingOrders = field(default_factory=StandingOrders)
-    abandoned: set[int] = field(default_factory=set)
-    """Units that were to be handed over when their server stopped serving them, and that nobody has claimed since."""
+    _stopped: dict[int, str] = field(default_factory=dict)
+    """By unit, the instance that has stopped serving it, if nobody has claimed it since."""
     _ended: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
     """The last runs of each instance that has left, and the offset at which it left. A heartbeat that one of these runs
     wrote earlier may still be appended."""
@@ -216,7 +216,7 @@ class SiteState:
                 member = self.members.get(record.instance)
                 if member is not None and member.heartbeat.run == record.run:
                     if not member.is_gone:
-                        self._abandon(record.instance, member.heartbeat.serves)
+                        self._stop(record.instance, member.heartbeat.serves)
                     self._ended[record.instance] = offset, (*member.before, record.run)[-_RUNS_MAX:]
                     del self.members[record.instance]
                     self.version += 1
@@ -280,6 +280,17 @@ class SiteState:
         serving = [member for member in everyone if not member.is_gone and unit in member.heartbeat.serves]
         return max(serving, key=lambda member: member.offset).heartbeat.instance if serving else None
 
+    def is_abandoned(self, unit: int) -> bool:
+        """Return whether a unit is to be served by another instance than the last one, which has stopped serving it.
+
+        Nobody has claimed it since. It was to be handed over, or was assigned before it was known that its server had
+        ended.
+        """
+        if unit >= len(self.units):
+            return False
+        owner = self.units[unit].owner
+        return self._stopped.get(unit, owner) != owner
+
     def _forget(self, offset: int) -> None:
         """Forget those that have not been heard from for a long time. Otherwise, every crash would add to them."""
         for name, member in [*self.members.items()]:
@@ -310,8 +321,9 @@ class SiteState:
             now = replace(before, heartbeat=heartbeat, offset=offset, beats=before.beats + 1)
         self.members[heartbeat.instance] = now
         if before is not None and not before.is_gone:
-            self._abandon(heartbeat.instance, before.heartbeat.serves)
-        self.abandoned -= {*heartbeat.serves, *heartbeat.claims}
+            self._stop(heartbeat.instance, before.heartbeat.serves)
+        for unit in (*heartbeat.serves, *heartbeat.claims):
+            self._stopped.pop(unit, None)
         if before is None or (before.heartbeat, before.is_gone, before.is_settled) != (
             now.heartbeat,
             now.is_gone,
@@ -319,9 +331,9 @@ class SiteState:
         ):
             self.version += 1
 
-    def _abandon(self, instance: str, units: Iterable[int]) -> None:
-        """Note that an instance has stopped serving these units. It claims those that it owns again itself."""
-        self.abandoned |= {unit for unit in units if unit < len(self.units) and self.units[unit].owner != instance}
+    def _stop(self, instance: str, units: Iterable[int]) -> None:
+        """Note that an instance has stopped serving these units."""
+        self._stopped.update((unit, instance) for unit in units if unit < len(self.units))
 
     def _adopt(self, summary: Summary) -> bool:
         """Adopt a summary that differs from this state. Return whether it does.
@@ -332,7 +344,7 @@ class SiteState:
         """
         is_changed = self.orders.merge(summary)
         if summary.epoch >= self.epoch and (summary.epoch, summary.units) != (self.epoch, self.units):
-            self._set_units(list(summary.units))
+            self.units = list(summary.units)
             self.epoch, self.reason = summary.epoch, summary.reason
             is_changed = True
         self.version += is_changed
@@ -349,12 +361,6 @@ class SiteState:
         for name in assignment.gone.keys() & self.members.keys():
             self.members[name] = replace(self.members[name], is_gone=True)
         self.version += 1
-        self._set_units(assignment.units)
+        self.units = assignment.units
         self.epoch, self.reason = assignment.epoch, assignment.reason
         return True
-
-    def _set_units(self, units: list[UnitAssignment]) -> None:
-        before, self.units = self.units, units
-        self.abandoned = {
-            unit for unit in self.abandoned if unit < len(units) and units[unit].owner == before[unit].owner
-        }

@@ -347,9 +347,25 @@ def test_a_warm_standby_serves_a_unit_whose_server_ends_while_it_hands_the_unit_
     assert "b has the state of units that were to be handed over" in following.reason
     site.apply(following)
     site.change("b", serves=[0, 2], warm=[])
-    assert not site.state.abandoned
+    assert not site.state.is_abandoned(0)
     following = site.next()
     assert following is None or following.units[0].owner == "b"
+
+
+@pytest.mark.parametrize("how", [how for how in ENDS if how != "silent"])
+def test_a_warm_standby_serves_a_unit_that_was_moved_before_the_end_of_its_server_was_known(how: str) -> None:
+    site = Site("a", "b", "c", units=3, standbys=1)
+    units = [UnitAssignment("a", ["b"]), UnitAssignment("a", ["c"]), UnitAssignment("b", ["c"])]
+    site.apply(Assignment(site="plain", epoch=1, units=units, gone={}, by="a", reason=""))
+    site.beat("a", serves=[0, 1])
+    site.beat("b", serves=[2], warm=[0])
+    site.beat("c", warm=[1, 2])
+    end_a(site, how)
+    units[0] = UnitAssignment("c", ["b"])
+    site.apply(Assignment(site="plain", epoch=2, units=units, gone={}, by="b", reason=""))
+    following = site.next()
+    assert following is not None
+    assert following.units[0].owner == "b"
 
 
 @pytest.mark.parametrize("how", ENDS)
