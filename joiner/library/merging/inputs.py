@@ -29,8 +29,8 @@ _UNKNOWN: Final = {
 }
 
 SHORT_QUEUE: Final[dict[str, int]] = {"queued.min.messages": 1_000, "max.partition.fetch.bytes": 32 * 1024}
-"""Settings that keep what the client has fetched short. It hands over messages in the order in which they arrived, so
-that the newest results of all replicas wait behind what one that catches up has written."""
+"""Settings of a client that fetches little in advance. It hands over messages in the order in which they arrived, so
+that the newest results of all replicas would otherwise wait behind what one that catches up has written."""
 
 _ENDS_S: Final = 10.0
 """How long Kafka may take to tell the ends of the input."""

@@ -162,6 +162,9 @@ def test_a_record_that_the_client_refuses_ends_the_producer(
         make(confirmed).send("topic", [outgoing(0)[0]._replace(headers=(("mqtt.topic", b"a"),))])
 
 
+TRUNCATED = KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "the log was truncated", fatal=True))
+
+
 def fail(error: Exception) -> NoReturn:
     raise error
 
@@ -181,10 +184,9 @@ def test_a_producer_that_has_failed_for_good_ends_with_the_reason(
     call: str,
     wrap: Callable[[KafkaException], Exception],
 ) -> None:
-    error = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "the log was truncated", fatal=True)
     producer = make(confirmed)
     producer.send("topic", outgoing(0))
-    monkeypatch.setattr(Library, call, lambda *_: fail(wrap(KafkaException(error))))
+    monkeypatch.setattr(Library, call, lambda *_: fail(wrap(TRUNCATED)))
     with pytest.raises(DeliveryError, match="the Kafka producer failed: the log was truncated"):
         getattr(producer, call)(1.0)
 
@@ -193,9 +195,8 @@ def test_a_producer_that_has_failed_for_good_ends_with_the_reason(
 def test_a_producer_that_fails_while_its_queue_is_full_ends_with_the_reason(
     confirmed: list[int], monkeypatch: pytest.MonkeyPatch, headers: Sequence[tuple[str, bytes]]
 ) -> None:
-    error = KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "the log was truncated", fatal=True))
     monkeypatch.setattr(Library, "room", 1)
-    monkeypatch.setattr(Library, "poll", lambda *_: fail(error))
+    monkeypatch.setattr(Library, "poll", lambda *_: fail(TRUNCATED))
     with pytest.raises(DeliveryError, match="the Kafka producer failed: the log was truncated"):
         make(confirmed).send("topic", [one._replace(headers=headers) for one in outgoing(0, 1)])
 
@@ -205,8 +206,7 @@ def test_a_stuck_producer_that_fails_at_the_end_is_replaced(
 ) -> None:
     producer = make(confirmed)
     producer.send("topic", outgoing(0))
-    error = KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "the log was truncated", fatal=True))
-    monkeypatch.setattr(Library, "flush", lambda *_: fail(error))
+    monkeypatch.setattr(Library, "flush", lambda *_: fail(TRUNCATED))
     for _ in range(2):
         producer.poll(PATIENCE_S)
     producer.poll(1.0)

@@ -312,14 +312,25 @@ def test_a_summary_repeats_an_order_that_was_missed() -> None:
     assert late.drained == {"b"}
 
 
-def handing_over() -> Site:
-    """Return a site where `a` is to hand unit 0 over to `c`, which is still building its state. `b` has the state."""
+def give_unit_0(site: Site, owner: str, epoch: int = 1) -> None:
+    """Assign unit 0 to an instance, with `b` as its standby, unit 1 to `a`, and unit 2 to `b`."""
+    units = [UnitAssignment(owner, ["b"]), UnitAssignment("a", ["c"]), UnitAssignment("b", ["c"])]
+    site.apply(Assignment(site="plain", epoch=epoch, units=units, gone={}, by="a", reason=""))
+
+
+def serving(owner: str) -> Site:
+    """Return a site where unit 0 is assigned to `owner`, and `a` serves it. Only `b` has its state, too."""
     site = Site("a", "b", "c", units=3, standbys=1)
-    units = [UnitAssignment("c", ["b"]), UnitAssignment("a", ["c"]), UnitAssignment("b", ["c"])]
-    site.apply(Assignment(site="plain", epoch=1, units=units, gone={}, by="a", reason=""))
+    give_unit_0(site, owner)
     site.beat("a", serves=[0, 1])
     site.beat("b", serves=[2], warm=[0])
     site.beat("c", warm=[1, 2])
+    return site
+
+
+def handing_over() -> Site:
+    """Return a site where `a` is to hand unit 0 over to `c`, which is still building its state. `b` has the state."""
+    site = serving("c")
     assert site.next() is None
     return site
 
@@ -354,15 +365,9 @@ def test_a_warm_standby_serves_a_unit_whose_server_ends_while_it_hands_the_unit_
 
 @pytest.mark.parametrize("how", [how for how in ENDS if how != "silent"])
 def test_a_warm_standby_serves_a_unit_that_was_moved_before_the_end_of_its_server_was_known(how: str) -> None:
-    site = Site("a", "b", "c", units=3, standbys=1)
-    units = [UnitAssignment("a", ["b"]), UnitAssignment("a", ["c"]), UnitAssignment("b", ["c"])]
-    site.apply(Assignment(site="plain", epoch=1, units=units, gone={}, by="a", reason=""))
-    site.beat("a", serves=[0, 1])
-    site.beat("b", serves=[2], warm=[0])
-    site.beat("c", warm=[1, 2])
+    site = serving("a")
     end_a(site, how)
-    units[0] = UnitAssignment("c", ["b"])
-    site.apply(Assignment(site="plain", epoch=2, units=units, gone={}, by="b", reason=""))
+    give_unit_0(site, "c", epoch=2)
     following = site.next()
     assert following is not None
     assert following.units[0].owner == "b"
