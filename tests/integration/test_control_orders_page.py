@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-from tests.integration.browser import SEEN_MS, Visitor, needs_browser
+from tests.integration.browser import SEEN_MS, Visitor, choose, needs_browser
 from tests.integration.control_service import ControlService
 from tests.integration.joiner_application import (
     PARTITIONS,
@@ -36,13 +36,6 @@ pytestmark = [pytest.mark.slow, needs_browser]
 @pytest.fixture
 def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
     yield from application(kafka, tmp_path)
-
-
-def choose(page: Page, label: str, option: str) -> None:
-    """Choose an option by keyboard, as soon as it is offered."""
-    field = page.get_by_label(label, exact=True)
-    field.click()
-    page.get_by_role("option", name=option, exact=True).click(timeout=SEEN_MS)
 
 
 def confirm(page: Page, text: str) -> None:

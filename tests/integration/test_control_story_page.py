@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.integration.browser import SEEN_MS, Visitor, needs_browser
+from tests.integration.browser import SEEN_MS, Visitor, choose, needs_browser
 from tests.integration.control_service import ControlService
 from tests.integration.joiner_application import PARTITIONS, Application, application, flowing
-from tests.integration.test_control_orders_page import choose, confirm, row
+from tests.integration.test_control_orders_page import confirm, row
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900), needs_browser]
 
