@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from broker.kafka.topics import is_passing
 from broker.settings import KafkaSettings
 
 _SHORTEST_S: Final = 0.1
@@ -67,17 +68,24 @@ def _ask_coordinator(kafka: KafkaSettings, group: str, timeout_s: float) -> None
     """Raise KafkaException if Kafka may have omitted a group from its list although the group exists.
 
     It does so while the group's coordinator is loading it, and if this client is not permitted to describe it. A
-    request for committed offsets waits for the coordinator. Without this permission, it waits until the timeout.
+    request for committed offsets waits for the coordinator, but not always for one that is only being created or is
+    loading. Without this permission, it waits until the timeout.
     """
+    deadline_s = time.monotonic() + timeout_s
     # Whatever it could log, `admin` logs as well.
     quiet = {"log_level": 0}
     with closing(Consumer(kafka.client_config(group_id=group, enable_auto_commit=False) | quiet)) as consumer:
-        try:
-            consumer.committed([TopicPartition(group, 0)], max(_SHORTEST_S, timeout_s))
-        except KafkaException as error:
-            code = error.args[0].code()
-            reason = f"its coordinator does not answer: is this user permitted to describe it? ({error.args[0].str()})"
-            raise KafkaException(KafkaError(code, reason)) from error
+        while True:
+            try:
+                consumer.committed([TopicPartition(group, 0)], max(_SHORTEST_S, deadline_s - time.monotonic()))
+            except KafkaException as error:
+                if is_passing(error) and time.monotonic() + _SHORTEST_S < deadline_s:
+                    time.sleep(_SHORTEST_S)
+                    continue
+                fault = error.args[0]
+                reason = f"its coordinator does not answer: is this user permitted to describe it? ({fault.str()})"
+                raise KafkaException(KafkaError(fault.code(), reason)) from error
+            return
 
 
 def _decode_assignment(assignment: bytes) -> list[TopicPartition]:

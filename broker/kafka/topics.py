@@ -264,6 +264,10 @@ def is_passing(error: KafkaException) -> bool:
     """Return whether an error is transient: the same request may succeed later."""
     fault: Any = error.args[0]
     return fault.retriable() or fault.code() in {
+        # As after Kafka has started, or while another broker takes over the group.
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the public names of the constants
         KafkaError._RESOLVE,  # noqa: SLF001
         KafkaError._TIMED_OUT,  # noqa: SLF001

@@ -100,15 +100,15 @@ def test_an_assignment_with_impossible_contents_is_an_error(encoded: bytes) -> N
 
 
 class Coordinator:
-    """A consumer that asks for committed offsets."""
+    """A consumer that asks for committed offsets. It refuses as many requests as there are ``codes``."""
 
-    def __init__(self, answer: KafkaException | None) -> None:
-        self._answer, self.is_closed = answer, False
+    def __init__(self, *codes: int) -> None:
+        self._codes, self.is_closed = list(codes), False
 
     def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         assert 0.0 < timeout <= 3.0
-        if self._answer is not None:
-            raise self._answer
+        if self._codes:
+            raise KafkaException(KafkaError(self._codes.pop(0)))
         return places
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class Coordinator:
 
 
 def test_a_group_that_is_not_listed_has_no_members_if_its_coordinator_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    coordinator = Coordinator(None)
+    coordinator = Coordinator()
     monkeypatch.setattr(groups, "Consumer", lambda config: coordinator if config["group.id"] == "g" else None)
     assert read([], []) == []
     assert coordinator.is_closed
@@ -125,18 +125,35 @@ def test_a_group_that_is_not_listed_has_no_members_if_its_coordinator_answers(mo
 def test_a_group_whose_coordinator_was_loading_it_has_the_members_that_are_listed_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(groups, "Consumer", lambda _config: Coordinator(None))
+    monkeypatch.setattr(groups, "Consumer", lambda _config: Coordinator())
     assert [one.name for one in read([], [group(b"")])] == ["name-of-0"]
 
 
-@pytest.mark.parametrize("code", [KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.COORDINATOR_LOAD_IN_PROGRESS])
-def test_a_group_that_is_not_listed_is_unknown_if_its_coordinator_refuses(
-    code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    coordinator = Coordinator(KafkaException(KafkaError(code)))
+@pytest.mark.parametrize(
+    "code",
+    [KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE],
+)
+def test_a_coordinator_that_is_not_ready_yet_is_asked_again(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = Coordinator(code, code)
     monkeypatch.setattr(groups, "Consumer", lambda _config: coordinator)
+    assert read([], []) == []
+    assert coordinator.is_closed
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [[KafkaError.GROUP_AUTHORIZATION_FAILED], 1_000 * [KafkaError.COORDINATOR_LOAD_IN_PROGRESS]],
+    ids=["refused", "loading for too long"],
+)
+def test_a_group_that_is_not_listed_is_unknown_if_its_coordinator_does_not_answer(
+    codes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = Coordinator(*codes)
+    monkeypatch.setattr(groups, "Consumer", lambda _config: coordinator)
+    monkeypatch.setattr(groups, "_SHORTEST_S", 0.001)
+    admin: Any = Admin([])
     with pytest.raises(KafkaException, match="its coordinator does not answer"):
-        read([])
+        read_group(admin, KAFKA, "g", 0.1)
     assert coordinator.is_closed
 
 

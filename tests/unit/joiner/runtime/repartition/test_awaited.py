@@ -158,3 +158,21 @@ def test_an_error_that_waiting_cannot_fix_is_raised(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(awaiting.consumer, "committed", refuse)
     with pytest.raises(KafkaException):
         awaiting.told()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE],
+)
+def test_a_coordinator_that_is_not_ready_yet_is_asked_again(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    awaiting = Awaiting(1)
+    moving = KafkaException(KafkaError(code))
+
+    def refuse(*_: object) -> list[TopicPartition]:
+        raise moving
+
+    with monkeypatch.context() as patch:
+        patch.setattr(awaiting.consumer, "committed", refuse)
+        assert awaiting.told() == []
+    awaiting.clock.sleep(ASK_S)
+    assert awaiting.told() == [0]
