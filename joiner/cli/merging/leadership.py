@@ -18,10 +18,14 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import make_consumer
 from joiner.runtime.settings import JoinerSettings
 
-_POLL_S: Final = 0.2
+_POLL_S: Final = 0.05
 
-_HEARTBEAT_MS: Final = 200
+_HEARTBEAT_MS: Final = 100
 """A process learns with its next heartbeat that the one that merges has left. By default, these are 3 s apart."""
+
+_TIMER_MS: Final = 100
+"""librdkafka sends heartbeats only when its main thread wakes up, for half a second not at all if no timer is due. A
+client that only waits in a group has none, so that it collects statistics, which nobody reads."""
 
 
 class Leadership:
@@ -35,7 +39,8 @@ class Leadership:
             settings.kafka,
             merging_group(application.name),
             client_id=application.instance,
-            **(member_config(application.session_timeout, None) | {"heartbeat_interval_ms": _HEARTBEAT_MS}),
+            **member_config(application.session_timeout, None)
+            | {"heartbeat_interval_ms": _HEARTBEAT_MS, "statistics_interval_ms": _TIMER_MS},
         )
         self._consumer.subscribe(
             [settings.control_topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked

@@ -18,7 +18,9 @@ from joiner.runtime.kafka.clients import (
     TransactionOpen,
     abort_if_possible,
     commit,
+    connect,
     flush,
+    init_transactions,
     make_producer,
     poll,
     timed_out,
@@ -71,7 +73,8 @@ class MergedOutput:
             queue_buffering_max_kbytes=_BUFFER_KIB,
             **TRANSACTIONAL,
         )
-        self._producer.init_transactions(TIMEOUT_S)
+        connect(self._producer, self._state_topic)
+        init_transactions(self._producer, clock)
         self._is_open = False
 
     def fence(self) -> dict[int, dict[str, int]]:

@@ -110,10 +110,40 @@ _LAST_STEP_S: Final = 1.0
 
 _ABORT_S: Final = 1.0
 
+_INIT_S: Final = 0.02
+_INIT_MAX_S: Final = 1.0
+"""The first and the longest time limit of a call that initialises the transactional id. Calling again continues the
+same initialisation."""
+
 
 def make_producer(kafka: KafkaSettings, **more: str | float | bool) -> Producer:
     """Create an idempotent producer. ``more``: further client settings, such as a transactional id."""
     return Producer(kafka.producer_config(**more), logger=KAFKA_LOG)
+
+
+def connect(producer: Producer, topic: str) -> None:
+    """Connect to Kafka. ``topic``: an existing one. Raises KafkaException.
+
+    Call this before `init_transactions`, which looks up the transaction coordinator: without a connection, the client
+    library would retry that lookup only after half a second.
+    """
+    producer.list_topics(topic, TIMEOUT_S)
+
+
+def init_transactions(producer: Producer, clock: Clock) -> None:
+    """Initialise the transactional id, which fences all other producers that have it. Raises KafkaException."""
+    deadline_s, wait_s = clock.monotonic_s() + TIMEOUT_S, _INIT_S
+    while True:
+        try:
+            producer.init_transactions(wait_s)
+        except KafkaException as error:
+            # Kafka refuses the request for a few milliseconds while it is ending the last transaction. librdkafka
+            # retries a refused request only after half a second, but immediately if called again.
+            if not error.args[0].retriable() or clock.monotonic_s() > deadline_s:
+                raise
+            wait_s = min(2 * wait_s, _INIT_MAX_S)
+        else:
+            return
 
 
 def commit(

@@ -22,7 +22,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from broker.kafka.native.library import Unavailable
 from broker.kafka.native.writer import NativeWriter
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.clients import TIMEOUT_S, TRANSACTIONAL, commit, flush, make_producer, poll, timed_out, within
+from joiner.runtime.kafka.clients import (
+    TRANSACTIONAL,
+    commit,
+    connect,
+    flush,
+    init_transactions,
+    make_producer,
+    poll,
+    timed_out,
+    within,
+)
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Outgoing
@@ -36,11 +46,6 @@ _OFFSETS_S: Final = 10.0
 
 _RETURN_S: Final = 1.0
 """How much longer than its own time limit a call may take to return."""
-
-_INIT_S: Final = 0.02
-_INIT_MAX_S: Final = 1.0
-"""The first and the longest time limit of a call that initialises the transactional id. Calling again continues the
-same initialisation."""
 
 _REQUEST_BYTES: Final = 950_000
 """Messages with this total size in bytes fit into one request, whose size `batch.size` limits to 1,000,000."""
@@ -85,27 +90,12 @@ class UnitProducer:
         self._writer = _native_writer(self._client) if settings.application.native else None
 
     def connect(self, topic: str) -> None:
-        """Connect to Kafka without fencing the current owner.
-
-        Call this before `init`, which looks up the transaction coordinator: without a connection, the client library
-        would retry that lookup only after half a second.
-        """
-        self._client.list_topics(topic, TIMEOUT_S)
+        """Connect to Kafka without fencing the current owner. Call this before `init`."""
+        connect(self._client, topic)
 
     def init(self) -> None:
         """Initialise the transactional id, which fences all other owners of the unit."""
-        deadline_s, wait_s = self._clock.monotonic_s() + TIMEOUT_S, _INIT_S
-        while True:
-            try:
-                self._client.init_transactions(wait_s)
-            except KafkaException as error:
-                # Kafka refuses the request for a few milliseconds while it is ending the last owner's transaction.
-                # librdkafka retries a refused request only after half a second, but immediately if called again.
-                if not error.args[0].retriable() or self._clock.monotonic_s() > deadline_s:
-                    raise
-                wait_s = min(2 * wait_s, _INIT_MAX_S)
-            else:
-                return
+        init_transactions(self._client, self._clock)
 
     def begin(self) -> None:
         """Begin a transaction."""

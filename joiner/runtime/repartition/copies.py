@@ -21,10 +21,11 @@ from joiner.mapping.reading import MappedTopic
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.registry import schemas_of
 from joiner.runtime.kafka.clients import (
-    TIMEOUT_S,
     TRANSACTIONAL,
     abort_if_possible,
     commit,
+    connect,
+    init_transactions,
     make_producer,
     poll,
     within,
@@ -83,7 +84,8 @@ class CopyWriter:
             delivery_report_only_error=True,
             **TRANSACTIONAL,
         )
-        self._producer.init_transactions(TIMEOUT_S)
+        connect(self._producer, next(iter(facts)))
+        init_transactions(self._producer, clock)
         self._is_open = False
         self._refused: Refused | None = None
 

@@ -37,6 +37,7 @@ class RecordingProducer:
         self.refusals: dict[bytes, list[KafkaError]] = {}
         """The errors that the copies with these values get."""
         self._reports: list[tuple[Any, KafkaError, Any]] = []
+        self._is_connected = False
         self._open: list[Produced] = []
         self._sent: list[TopicPartition] = []
 
@@ -44,8 +45,13 @@ class RecordingProducer:
         if self.faults[what] and (fault := self.faults[what].pop(0)) is not None:
             raise fault
 
+    def list_topics(self, _topic: str, _timeout: float) -> None:
+        """See the client."""
+        self._is_connected = True
+
     def init_transactions(self, _timeout: float) -> None:
         """See the client."""
+        assert self._is_connected, "the client would take half a second"
         self._act("init")
 
     @property
