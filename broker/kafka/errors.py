@@ -26,6 +26,13 @@ def unwrap_fatal_errors() -> Iterator[None]:
     try:
         yield
     except SystemError as error:
-        if isinstance(error.__cause__, KafkaException):
-            raise error.__cause__ from None
-        raise
+        cause = error.__cause__
+        if not isinstance(cause, KafkaException):
+            raise
+        # The context of what is raised here is the SystemError. If that also referred to its cause, this cycle would
+        # keep the producer alive until the next garbage collection, and so would a variable of this frame.
+        error.__cause__ = error.__context__ = None
+        try:
+            raise cause from None
+        finally:
+            del cause

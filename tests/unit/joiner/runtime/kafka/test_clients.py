@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -163,8 +166,9 @@ class FencedDuringDelivery:
     """A producer that is fenced while it delivers messages, as confluent-kafka reports that."""
 
     def flush(self, _limit_s: float) -> int:
-        error = KafkaException(KafkaError(KafkaError._FENCED, "fenced by a newer instance", fatal=True))  # noqa: SLF001 - the public name
-        raise SystemError("a callback returned a result with an exception set") from error
+        raise SystemError("a callback returned a result with an exception set") from KafkaException(
+            KafkaError(KafkaError._FENCED, "fenced by a newer instance", fatal=True)  # noqa: SLF001 - the public name
+        )
 
     commit_transaction = poll = flush
 
@@ -187,3 +191,17 @@ def test_other_system_errors_are_not_hidden() -> None:
     producer: Any = Broken()
     with pytest.raises(SystemError, match="a bug"):
         flush(producer, 1.0)
+
+
+def test_a_fatal_error_during_a_delivery_callback_does_not_keep_the_producer_alive() -> None:
+    """Collections are rare, and the next producer has begun."""
+    producer: Any = FencedDuringDelivery()
+    kept = weakref.ref(producer)
+    gc.disable()
+    try:
+        with suppress(KafkaException):
+            flush(producer, 1.0)
+        del producer
+        assert kept() is None
+    finally:
+        gc.enable()
