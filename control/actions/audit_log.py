@@ -15,10 +15,12 @@ from control.actions.audit import Record, audit_topic, audit_topic_spec, decode,
 from joiner.runtime.kafka.clients import (
     EOF_CODE,
     describe,
+    flush,
     is_passing,
     make_admin,
     make_consumer,
     make_producer,
+    poll,
     timed_out,
 )
 
@@ -114,7 +116,7 @@ class AuditLog:
             while not outcome and (now_s := self._clock.monotonic_s()) < until_s:
                 if self._stop.is_set() and not is_last:
                     is_last, until_s = True, min(until_s, now_s + _STOP_S)
-                producer.poll(0.1)
+                poll(producer, 0.1)
             if not outcome:
                 raise timed_out(f"Kafka has not acknowledged a record of {self._topic}")
             if outcome[0] is not None:
@@ -127,7 +129,7 @@ class AuditLog:
         if producer is not None:
             with suppress(KafkaException, BufferError), self._noticing_failure(producer):
                 producer.produce(self._topic, encode(record), partition=0)
-                producer.poll(0)
+                poll(producer, 0)
 
     def prepare(self) -> None:
         """Make `post` possible, if the topic exists."""
@@ -141,7 +143,7 @@ class AuditLog:
             producer = self._producer
         if producer is not None:
             with suppress(KafkaException):  # it has failed for good
-                producer.flush(wait_s)
+                flush(producer, wait_s)
         if self._consumer is not None:
             self._consumer.close()
 

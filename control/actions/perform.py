@@ -26,7 +26,7 @@ from control.actions.plan import is_in_force, plan_watermark, progress, units_to
 from control.actions.reinjection import PutBackError, put_back
 from joiner.cli.move import carry_out
 from joiner.runtime.control import encode
-from joiner.runtime.kafka.clients import describe, make_admin, make_producer
+from joiner.runtime.kafka.clients import describe, flush, make_admin, make_producer
 from joiner.runtime.membership.ordering import Ordering, OrderRefused
 from joiner.runtime.migration.order import Order as MoveOrder
 from joiner.runtime.migration.order import Step
@@ -218,5 +218,5 @@ def _write(kafka: KafkaSettings, messages: list[Outgoing]) -> tuple[list[str], s
 
     for topic, partition, key, value in messages:
         producer.produce(topic, value, key, partition, on_delivery=note)
-    producer.flush(2 * _WRITE_S)
+    flush(producer, 2 * _WRITE_S)
     return written, errors[0].str() if errors else "Kafka has not answered"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException
 
+from broker.kafka.errors import unwrap_fatal_errors
 from broker.kafka.native.library import F_COPY, current_handle, handle_of, library, load_loops
 
 if TYPE_CHECKING:
@@ -102,4 +103,5 @@ class NativeWriter:
                     raise KafkaException(KafkaError(code))
             messages = messages[errors != 0]
             messages[:, self._memory.ERROR] = 0
-            self._producer.poll(_FULL_WAIT_S)
+            with unwrap_fatal_errors():
+                self._producer.poll(_FULL_WAIT_S)

@@ -180,7 +180,7 @@ def poll(producer: Producer, limit_s: float) -> None:
 
 def abort_if_possible(producer: Producer) -> None:
     """Abort a transaction if that is possible at once, so that nobody waits for its timeout."""
-    with suppress(KafkaException):
+    with suppress(KafkaException), unwrap_fatal_errors():
         within(_ABORT_S + 1.0, producer.abort_transaction, _ABORT_S)
 
 

@@ -67,6 +67,7 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import read_newest, read_tried
 from joiner.runtime.kafka.clients import (
     TIMEOUT_S,
+    flush,
     log_ends,
     log_range,
     make_producer,
@@ -316,7 +317,7 @@ def _note(settings: JoinerSettings, key: str, unit: int, reached: Checkpoint) ->
         unit,
         on_delivery=lambda error, _: outcome.append(error),
     )
-    producer.flush(TIMEOUT_S)
+    flush(producer, TIMEOUT_S)
     if not outcome:
         raise timed_out(f"a record could not be written to {settings.state_topic} [{unit}] within {TIMEOUT_S:.0f} s")
     if outcome[0] is not None:

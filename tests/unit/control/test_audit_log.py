@@ -64,6 +64,26 @@ def test_a_new_producer_follows_one_that_has_failed_for_good(
     assert len(made) == 1 + is_final
 
 
+def test_a_new_producer_follows_one_that_has_failed_for_good_while_it_called_back(
+    log: AuditLog, made: list[_Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append(RECORD)
+    made[0].late_fault = KafkaError(KafkaError._FATAL)  # noqa: SLF001 - public
+
+    def poll(_timeout_s: float) -> None:
+        """Raise the error as confluent-kafka does during a delivery callback."""
+        raise SystemError from KafkaException(made[0].late_fault)
+
+    monkeypatch.setattr(made[0], "poll", poll)
+    monkeypatch.setattr(made[0], "flush", poll)
+    log.close(1.0)
+    with pytest.raises(KafkaException):
+        log.append(RECORD)
+    log.append(RECORD)
+    log.post(RECORD)
+    assert len(made) == 2
+
+
 @pytest.mark.parametrize("fault", ["fault", "late_fault"])
 def test_a_report_is_lost_with_the_producer_and_the_next_one_is_written(
     log: AuditLog, made: list[_Producer], fault: str

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from control.actions import perform as perform_module
 from control.actions.orders import Drain, Order, Pin, Scale, Standbys
@@ -14,6 +15,8 @@ from control.actions.perform import Means, Outcome, perform
 from control.facts.reading import Facts
 from tests.manual_clock import ManualClock
 from tests.unit.control.audited import facts_of, settings_of
+
+WRITE = perform_module._write  # noqa: SLF001 - tests of orders replace it
 
 
 class Watcher:
@@ -86,3 +89,12 @@ def test_a_service_that_is_stopped_writes_nothing(written: list[Any]) -> None:
     means = Means("otto", watcher, ManualClock(), stop, lambda _text: None)
     state, _ = perform(Drain(site="process", instance="one", epochs={}), means)
     assert (state, written) == ("withdrawn", [])
+
+
+def test_the_error_of_a_producer_that_fails_while_it_calls_back_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def flush(_limit_s: float) -> int:
+        raise SystemError from KafkaException(KafkaError(KafkaError._FATAL, "failed"))  # noqa: SLF001 - the public name
+
+    monkeypatch.setattr(perform_module, "make_producer", lambda *_given, **_more: SimpleNamespace(flush=flush))
+    with pytest.raises(KafkaException, match="failed"):
+        WRITE(settings_of().kafka, [])

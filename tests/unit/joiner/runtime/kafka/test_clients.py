@@ -17,6 +17,7 @@ from joiner.runtime.kafka.clients import (
     EOF_CODE,
     TIMEOUT_S,
     TransactionOpen,
+    abort_if_possible,
     commit,
     describe,
     flush,
@@ -170,7 +171,7 @@ class FencedDuringDelivery:
             KafkaError(KafkaError._FENCED, "fenced by a newer instance", fatal=True)  # noqa: SLF001 - the public name
         )
 
-    commit_transaction = poll = flush
+    commit_transaction = abort_transaction = poll = flush
 
 
 def test_a_fatal_error_during_a_delivery_callback_is_raised_as_such() -> None:
@@ -181,6 +182,7 @@ def test_a_fatal_error_during_a_delivery_callback_is_raised_as_such() -> None:
         poll(producer, 1.0)
     with pytest.raises(KafkaException, match="fenced by a newer instance"):
         commit(producer, ManualClock(), 1.0)
+    abort_if_possible(producer)
 
 
 def test_other_system_errors_are_not_hidden() -> None:

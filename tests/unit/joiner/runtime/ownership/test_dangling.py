@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from broker.wire.arrow.results import decode_results
 from broker.wire.start_records import encode_start
@@ -193,3 +194,15 @@ def test_a_message_of_results_is_known_by_its_first_one() -> None:
     value = effects_of("arrow").joined.values[0]
     assert identity_of(value) == f" {decode_results(value).ids()[0]}" == identities_in(value)[0]
     assert identity_of(b"neither JSON nor Arrow") == ""
+
+
+def test_the_error_of_a_producer_that_fails_while_it_calls_back_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any other error counts as a defect, after which the unit is not claimed again."""
+
+    def flush(_limit_s: float) -> int:
+        raise SystemError from KafkaException(KafkaError(KafkaError._FATAL, "failed"))  # noqa: SLF001 - the public name
+
+    producer = SimpleNamespace(produce=lambda *_given, **_more: None, flush=flush)
+    monkeypatch.setattr(dangling, "make_producer", lambda _kafka: producer)
+    with pytest.raises(KafkaException, match="failed"):
+        dangling._note(make_settings(), dangling_key(0), 0, OPENED)  # noqa: SLF001 - it is used where Kafka is
