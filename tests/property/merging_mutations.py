@@ -117,13 +117,13 @@ MERGING_MUTATIONS: Final = tuple(
         (
             "ids of a transaction without an end get the vector at which it began",
             PROTOCOL,
-            "self._memory.end_transaction(replica, ends)\n            if not",
-            "self._memory.end_transaction(replica, one.start)\n            if not",
+            "self._memory.break_off(replica, ends)\n            if not",
+            "self._memory.break_off(replica, one.start)\n            if not",
         ),
         (
             "ids of a transaction without an end get the tag of the next one",
             PROTOCOL,
-            "self._memory.end_transaction(replica, ends)\n            if not",
+            "self._memory.break_off(replica, ends)\n            if not",
             "pass\n            if not",
         ),
         (

@@ -147,6 +147,26 @@ def test_what_was_written_before_the_first_start_record_is_not_delivered_again()
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
+def test_ids_wait_for_who_wrote_them_if_another_replica_goes_back_before_the_input_topics_are_known(
+    *, is_lost: bool
+) -> None:
+    """It may begin at a vector that is before them, although it has written them, too."""
+    union = ReplicaUnion(2, 10)
+    assert verdicts(union, 0, "x") == ["deliver"]
+    # Retention has deleted the start record before this.
+    assert verdicts(union, 1, "x") == ["known"]
+    if is_lost:
+        union.lose(1, {})
+    else:
+        union.on_start(1, {}, ends={})
+    union.on_start(1, {"a": 3})
+    union.on_start(0, {"a": 5})
+    assert verdicts(union, 1, "x") == ["known"]
+    union.on_start(1, {"a": 5})
+    assert (union.complete, union.remembered) == ([0, 1], 0)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
 def test_ids_get_no_tag_from_a_replica_that_goes_back_before_the_input_topics_are_known(*, is_lost: bool) -> None:
     union = ReplicaUnion(3, 10)
     assert verdicts(union, 0, "x") == ["deliver"]

@@ -131,6 +131,15 @@ class Remembered:
         self._open[replica] = Batch(replica)
         self._open[replica].ids = [identity for identity in batch.ids if identity in self._batch_of]
 
+    def break_off(self, replica: int, ends: Vector) -> None:
+        """End the current transaction of a replica that goes back. ``ends``: those of the input, if they are known."""
+        if ends:
+            self.end_transaction(replica, ends)
+            return
+        # All have reached an empty tag, and the replica may begin before what others were first to write.
+        batch = self._open[replica]
+        batch.ids = [identity for identity in batch.ids if self._batch_of.get(identity) is batch]
+
     def discard_transaction(self, replica: int) -> None:
         """Forget all ids that a replica has written in its current transaction."""
         batch, self._open[replica] = self._open[replica], Batch(replica)

@@ -147,8 +147,8 @@ class ReplicaUnion:
             if is_only and not ends:
                 # There has been no start record yet that tells the topics.
                 self._forget_transaction(one)
-            elif ends:
-                self._memory.end_transaction(replica, ends)
+            else:
+                self._memory.break_off(replica, ends)
             if not is_only:
                 one.ignore()
             elif ends:
@@ -202,9 +202,7 @@ class ReplicaUnion:
         one = self._replicas[replica]
         if self.complete == [replica]:
             return False
-        if ends:
-            # Otherwise, the ids get the next tag: all have reached an empty one.
-            self._memory.end_transaction(replica, ends)
+        self._memory.break_off(replica, ends)
         one.ignore()
         one.start, one.has_written = {}, False
         return True
