@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from broker.kafka.errors import is_fatal
 from broker.kafka.group_member import give_partitions_back, member_config
@@ -28,6 +28,10 @@ _TIMER_MS: Final = 100
 client that only waits in a group has none, so that it collects statistics, which nobody reads."""
 
 
+_DENIALS: Final = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
+"""Errors of which a client tells once, without naming the topic or the group. It is then never assigned anything."""
+
+
 class Leadership:
     """The membership of a process. ``is_mine``: whether this process should merge."""
 
@@ -35,26 +39,29 @@ class Leadership:
         self._clock = clock
         self.is_mine = False
         application = settings.application
+        self._group, self._topic = merging_group(application.name), settings.control_topic
         self._consumer = make_consumer(
             settings.kafka,
-            merging_group(application.name),
+            self._group,
             client_id=application.instance,
             **member_config(application.session_timeout, None)
             | {"heartbeat_interval_ms": _HEARTBEAT_MS, "statistics_interval_ms": _TIMER_MS},
         )
         self._consumer.subscribe(
-            [settings.control_topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+            [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
 
     def check(self) -> bool:
         """Return whether this process should merge, after waiting a moment if it should not. Call it often.
 
-        Raises KafkaException if the client has failed for good.
+        Raises KafkaException if the client has failed for good, or if Kafka denies access.
         """
         message = self._consumer.poll(0.0 if self.is_mine else _POLL_S)
         error = None if message is None else message.error()
         if error is not None and is_fatal(error):
             raise KafkaException(error)
+        if error is not None and error.code() in _DENIALS:
+            raise KafkaException(KafkaError(error.code(), f"group {self._group}, topic {self._topic}: {error.str()}"))
         return self.is_mine
 
     def close(self) -> None:
