@@ -12,6 +12,9 @@ from joiner.library.merging.vectors import Vector, highest, reached
 SPANS_MAX: Final = 1_000
 """How many spans of ids with a tag a summary contains at most."""
 
+_NOTES_MIN: Final = 1_000
+"""Up to how many ids a replica's current transaction may contain before it is looked whether they are remembered."""
+
 
 class Batch:
     """Ids with the same tag.
@@ -109,6 +112,8 @@ class Remembered:
             return False
         if batch.tag is None and batch is not self._open[replica]:
             self._open[replica].ids.append(identity)
+            if len(self._open[replica].ids) > 2 * len(self) + _NOTES_MIN:
+                self._drop_old_notes(self._open[replica])
         return True
 
     def discard(self, identity: Hashable) -> None:
@@ -240,6 +245,14 @@ class Remembered:
         batch.run.batches.remove(batch)
         if not batch.run.batches and batch.run in self._earlier:
             self._earlier.remove(batch.run)
+
+    def _drop_old_notes(self, batch: Batch) -> None:
+        """Drop ids that were forgotten or have got their tags: a replica may never end its transaction."""
+        batch.ids = [
+            identity
+            for identity in dict.fromkeys(batch.ids)
+            if (there := self._batch_of.get(identity)) is not None and there.tag is None
+        ]
 
     def _remove(self, batch: Batch) -> None:
         for identity in batch.ids:
