@@ -81,9 +81,12 @@ class MortalLink:
 
 
 class MergingWorld:
-    """One unit of replicas, and the processes that merge it, one after the other."""
+    """One unit of replicas, and the processes that merge it, one after the other.
 
-    def __init__(self, seed: int, patch: pytest.MonkeyPatch) -> None:
+    ``partitions``: how many partitions there are. Only the first one is that of the unit.
+    """
+
+    def __init__(self, seed: int, patch: pytest.MonkeyPatch, partitions: int = 1) -> None:
         self.draw = random.Random(seed)
         self.clock = ManualClock()
         self.kafka = MemoryKafka(lambda: self.clock.now_s)
@@ -95,7 +98,7 @@ class MergingWorld:
         self.settings = JoinerSettings.model_validate(
             {
                 "application": {"name": "app", "replicas": count},
-                "topics": {"partitions": 1},
+                "topics": {"partitions": partitions},
                 "join": [{"name": "j", "left": "a", "right": "b", "output": "c"}],
             }
         )
@@ -105,10 +108,10 @@ class MergingWorld:
         for spec in merge_topics(self.settings):
             self.kafka.create_topic(spec.name, spec.partitions)
         for name in TOPICS:
-            self.kafka.create_topic(name, 1)
+            self.kafka.create_topic(name, partitions)
             for _ in range(END):
                 self.kafka.append(name, 0, None, b"input")
-        self.facts = {name: TopicFacts(topic.topic_id, 1) for name, topic in self.kafka.topics.items()}
+        self.facts = {name: TopicFacts(topic.topic_id, partitions) for name, topic in self.kafka.topics.items()}
         self.sources = [
             (replica_name(topic, number), 0)
             for topic in self.settings.output_topics.values()
@@ -123,6 +126,8 @@ class MergingWorld:
         """What each union has delivered since it was restored."""
         self._watch(patch)
         self.link = self._new_link()
+        self.consumed_with: dict[str, Any] = {}
+        """The settings of the last consumer."""
         self.session: Session | None = None
         patch.setattr(output, "make_producer", self._make_producer)
         patch.setattr(session, "make_consumer", self._make_consumer)
@@ -156,6 +161,7 @@ class MergingWorld:
 
     def _make_consumer(self, _kafka: Any, group: str, **more: Any) -> MemoryConsumer:
         config = {name.replace("_", "."): value for name, value in more.items()}
+        self.consumed_with = config
         return MemoryConsumer(self.link, {"group.id": group, "auto.offset.reset": "error", **config})
 
     def _make_reader(self, *given: Any, **more: Any) -> MemoryConsumer:
@@ -169,11 +175,11 @@ class MergingWorld:
                 new, self._sent[place] = writer.log[self._sent[place] :], len(writer.log)
                 self.write(place[0], *(encode_start(what) if kind == "start" else result(what) for kind, what in new))
 
-    def write(self, topic: str, *values: bytes, state: str = COMMITTED) -> None:
+    def write(self, topic: str, *values: bytes, state: str = COMMITTED, partition: int = 0) -> None:
         """Write messages to a topic, in one transaction."""
         transaction = self.kafka.begin_source()
         for value in values:
-            self.kafka.append(topic, 0, None, value, transaction)
+            self.kafka.append(topic, partition, None, value, transaction)
         self.kafka.end_source(transaction, state)
 
     def settle(self) -> None:

@@ -13,7 +13,7 @@ from broker.kafka.replicas import REPLICA_HEADER, merged_topic, replica_name, re
 from broker.kafka.topics import TopicFacts
 from broker.wire.start_records import encode_start, read_start
 from joiner.library.merging import reader as reading
-from joiner.library.merging.inputs import ReplicaInputs, Source
+from joiner.library.merging.inputs import SHORT_QUEUE, ReplicaInputs, Source
 from joiner.library.merging.leads import Leads
 from joiner.library.merging.partition import MergedPartition, MergeError
 from joiner.library.merging.protocol import ReplicaUnion, Verdict
@@ -176,6 +176,24 @@ def test_messages_that_were_deleted_are_replaced_by_those_of_another_replica() -
         two.read()
 
 
+def test_what_waits_is_read_again_if_messages_of_another_output_were_deleted() -> None:
+    consumer: Any = FakeConsumer()
+    outputs = [("out", 0), ("late", 0)]
+    sources = {(replica_name(name, one), 0): Source(one, (name, 0)) for name, _ in outputs for one in (0, 1)}
+    inputs = ReplicaInputs(consumer, sources, {output: partition(limit=1) for output in outputs}, {})
+    consumer.send("late.r1", start(5), result("a"), result("b"), result("c"))
+    assert [message.value() for _, message in inputs.take(100, 0.0)] == [result("a")]
+    assert (consumer.paused, inputs.waiting()) == ({"late.r1"}, 1)
+    consumer.fail("out.r1", NOT_IN_LOG)
+    assert list(inputs.take(100, 0.0)) == []
+    assert (consumer.paused, inputs.waiting()) == (set(), 0)
+    assert ("late.r1", 0, 2) in consumer.assigned
+    consumer.ends["late.r1"] = 2
+    consumer.send("late.r1", result("b"), result("c"))
+    assert list(inputs.take(100, 0.0)) == []
+    assert (consumer.paused, inputs.waiting()) == ({"late.r1"}, 1)
+
+
 def test_the_last_start_record_before_messages_that_were_deleted_does_not_count_any_more() -> None:
     """Who restores the state would otherwise read what follows it again, at an offset of the former log."""
     two = Reading()
@@ -318,6 +336,23 @@ def test_a_reader_continues_from_its_state(consumer: FakeConsumer) -> None:
         consumer.send(OUT, result("y"), result("z"))
         consumer.send(OTHER, result("x"))
         assert [message.value() for message in reader.read()] == [result("z")]
+
+
+def test_a_reader_fetches_little_in_advance_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(SHORT_QUEUE) == {"queued.min.messages", "max.partition.fetch.bytes"}
+    given: list[dict[str, Any]] = []
+
+    def make(config: dict[str, Any]) -> FakeConsumer:
+        given.append(config)
+        return FakeConsumer()
+
+    monkeypatch.setattr(reading, "Consumer", make)
+    monkeypatch.setattr(reading, "AdminClient", lambda _config: None)
+    monkeypatch.setattr(reading, "topic_facts", lambda _admin, names: {name: TopicFacts("first", 1) for name in names})
+    own = {"queued.min.messages": 7}
+    for config in ({}, own):
+        MergedReader(config, OUT, "app", 2, partitions=[0]).close()
+    assert [{name: config[name] for name in SHORT_QUEUE} for config in given] == [SHORT_QUEUE, SHORT_QUEUE | own]
 
 
 def test_a_topic_that_was_recreated_is_read_from_its_beginning(consumer: FakeConsumer) -> None:

@@ -185,10 +185,11 @@ def test_a_fatal_error_during_a_delivery_callback_is_raised_as_such() -> None:
     abort_if_possible(producer)
 
 
-def test_other_system_errors_are_not_hidden() -> None:
+@pytest.mark.parametrize("cause", [None, OSError("of something else")])
+def test_other_system_errors_are_not_hidden(cause: Exception | None) -> None:
     class Broken:
         def flush(self, _limit_s: float) -> int:
-            raise SystemError("a bug")
+            raise SystemError("a bug") from cause
 
     producer: Any = Broken()
     with pytest.raises(SystemError, match="a bug"):
