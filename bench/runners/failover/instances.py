@@ -27,9 +27,6 @@ KINDS: Final = ("killed", WORKER_KILLED, "joins", "leaves", "drained", "undraine
 CALM_S: Final = 2.0
 """How long to wait after an event, once the units are served as assigned again."""
 
-_STARTING_S: Final = 1.5
-"""A process of the joiner takes about this much CPU time until it serves units."""
-
 _LOOK_S: Final = 0.05
 _DEADLINE_S: Final = 60.0
 
@@ -86,7 +83,7 @@ class Bench:
         self.happens("joins", name, lambda: self.start(name), 2)
         self.happens("drained", name, lambda: self.drain(name), 1)
         self.happens("undrained", name, lambda: self.drain(name, "--undo"), 2)
-        self.happens(COMPUTES, "nobody", lambda: compute(_STARTING_S), 2)
+        self.happens(COMPUTES, "nobody", compute, 2)
 
     def start(self, name: str, *more: str) -> None:
         """Start an instance."""

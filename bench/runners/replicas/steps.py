@@ -64,9 +64,6 @@ _TIMES: Final = 10
 
 _COMMIT_INTERVAL: Final = "50ms"
 
-_STARTING_S: Final = 3.0
-"""A process of the joiner takes about this much CPU time until it joins, on slow cores."""
-
 
 class Step(NamedTuple):
     """A step, or a quiet period, with its beginning and its end by the wall clock, in ms. A step may be repeated."""
@@ -209,7 +206,7 @@ def take_steps(pipeline: Pipeline, warm_up_s: float) -> None:
     pipeline.take("restart replica 0 with two replicas", lambda: pipeline.join(*_JOINING))
     pipeline.take("start `joiner merge`", pipeline.merge)
     for _ in range(_TIMES):
-        pipeline.take(COMPUTES, lambda: compute(_STARTING_S))
+        pipeline.take(COMPUTES, compute)
         pipeline.take("start replica 1", pipeline.add)
         pipeline.take("stop replica 1", lambda: pipeline.stop(_ADDED))
     pipeline.take("start replica 1", pipeline.add)
