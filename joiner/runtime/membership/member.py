@@ -187,9 +187,8 @@ class Member:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether another process has started under this instance's name."""
-        member = self.state.members.get(self._me.instance)
-        return member is not None and self._me.run in member.before
+        """Whether another process has started under this instance's name, even if it has left again."""
+        return self.state.has_replaced(self._me.instance, self._me.run)
 
     def is_in_touch(self, now_s: float, within_s: float | None = None) -> bool:
         """Return whether this instance has recently read back what it has written.

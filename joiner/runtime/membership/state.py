@@ -280,6 +280,11 @@ class SiteState:
         serving = [member for member in everyone if not member.is_gone and unit in member.heartbeat.serves]
         return max(serving, key=lambda member: member.offset).heartbeat.instance if serving else None
 
+    def has_replaced(self, instance: str, run: str) -> bool:
+        """Return whether a run of an instance has ended, or a later one has begun, so that nobody listens to it."""
+        member = self.members.get(instance)
+        return run in (self._ended.get(instance, (0, ()))[1] if member is None else member.before)
+
     def is_abandoned(self, unit: int) -> bool:
         """Return whether a unit is to be served by another instance than the last one, which has stopped serving it.
 
