@@ -131,7 +131,8 @@ class Heartbeat(_OfSite, frozen=True, kw_only=True):
     their last checkpoint and which it could claim without a replay. ``failed``: the units that cannot run on it.
     ``capacity``: its share of the units relative to the other instances. ``leaving``: it is shutting down. ``mixed``:
     it sees processes of an older release in the consumer group, so the group assigns the units. ``standbys``: the
-    number of standbys per unit in its settings. The largest number among all instances applies.
+    number of standbys per unit in its settings. The largest number among all instances applies. ``began``: the offset
+    of the run's first heartbeat, or -1 until the instance has read it.
     """
 
     instance: str
@@ -145,6 +146,7 @@ class Heartbeat(_OfSite, frozen=True, kw_only=True):
     leaving: bool = False
     mixed: bool = False
     standbys: int = 0
+    began: int = -1
 
 
 class Left(_OfSite, frozen=True, kw_only=True):

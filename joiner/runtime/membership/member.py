@@ -331,6 +331,7 @@ class Member:
             leaving=self.leaving,
             mixed=self.sees_older,
             standbys=me.standbys,
+            began=-1 if self._joined is None else self._joined.offset,
         )
         if beat != self._beat or now_s - self._beat_s >= self._interval_s:
             self._beat, self._beat_s = beat, now_s

@@ -56,6 +56,8 @@ class Member:
     is_gone: bool = False
     before: tuple[str, ...] = ()
     """The instance's last runs that this one has replaced, directly or indirectly."""
+    began: int = 0
+    """The offset of the run's first heartbeat, or of the first one that was read."""
 
     @property
     def is_settled(self) -> bool:
@@ -313,17 +315,26 @@ class SiteState:
         _, ended = self._ended.get(heartbeat.instance, (0, ()))
         if before is None and heartbeat.run in ended:
             return
+        began = heartbeat.began if 0 <= heartbeat.began <= offset else offset
         if before is None:
-            now = Member(heartbeat, offset, before=ended)
+            now = Member(heartbeat, offset, before=ended, began=began)
         elif heartbeat.run in before.before:
             return  # it was replaced, but has not noticed yet
         elif before.heartbeat.run != heartbeat.run:
-            now = Member(heartbeat, offset, before=(*before.before, before.heartbeat.run)[-_RUNS_MAX:])
+            if began < before.began <= offset:
+                return  # it was replaced before the first record that was read (unless the topic has been recreated)
+            now = Member(heartbeat, offset, before=(*before.before, before.heartbeat.run)[-_RUNS_MAX:], began=began)
         elif before.is_gone:
             self.wrong_suspicions += 1
-            now = Member(heartbeat, offset, before=before.before)
+            now = Member(heartbeat, offset, before=before.before, began=before.began)
         else:
-            now = replace(before, heartbeat=heartbeat, offset=offset, beats=before.beats + 1)
+            now = replace(
+                before,
+                heartbeat=heartbeat,
+                offset=offset,
+                beats=before.beats + 1,
+                began=min(began, before.began),
+            )
         self.members[heartbeat.instance] = now
         if before is not None and not before.is_gone:
             self._stop(heartbeat.instance, before.heartbeat.serves)
