@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+from random import Random
 from typing import Final, NamedTuple
 
 import pytest
 
+from joiner.runtime.control import Assignment
 from tests.simulation.finders import Recorder, require_found
 from tests.simulation.membership_history import PLAYS, play, play_blinks
 from tests.simulation.membership_world import World
@@ -94,6 +96,21 @@ def test_the_time_that_a_slow_instance_takes_to_build_a_state_counts_in_full_onl
     else:
         assert world.longest_ready_pause_s == 0
         assert world.longest_pause_s < 2
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_instance_that_joins_when_kafka_returns_does_not_take_the_others_for_gone(seed: int) -> None:
+    random, world = Random(seed), World(seed, units=4, standbys=seed % 2)
+    for name in ("b0", "c0"):
+        world.start(name)
+    world.run(6.0)
+    joining = random.choice(["a0", "d0"])
+    world.cut(5.0, ["b0", "c0", joining])
+    world.after(random.uniform(0, 5), lambda: world.start(joining))
+    world.run(world.outage_s + 5.0)
+    assert not [record for record, _ in world.log if isinstance(record, Assignment) and record.gone]
+    assert world.duels == 0
+    assert {len(one.member.owned) for one in world.instances.values()} == {1, 2}
 
 
 @pytest.mark.slow

@@ -157,6 +157,11 @@ class Member:
         self._own_s = now_s
         # Other instances may still be reconnecting until this time.
         self._reconnecting_s = -inf
+        # When the last record before this run's first heartbeat was appended, and the first one after a silence.
+        self._appended_ms: int | None = None
+        self._resumed_ms = -inf
+        # Until then, who was heard from before a silence may still be running.
+        self._proposes_s = -inf
         self._summary_s = now_s
         self._summed: set[str] = set()
         # When to contradict an outdated summary.
@@ -213,9 +218,11 @@ class Member:
     def hear(self, logged: Logged, now_s: float) -> None:
         """Process a record from the control topic."""
         record = logged.record
+        self._note_silence(logged.appended_ms)
         if isinstance(record, Heartbeat) and record.run == self._me.run:
             if self._joined is None:
                 self._joined, self._joined_s = logged, now_s
+                self._proposes_s = now_s - (logged.appended_ms - self._resumed_ms) / 1000 + _RECONNECT_S
             elif (late_s := now_s - self._own_s - 2 * self._interval_s) > 0:
                 # If this heartbeat is late, so are those of others.
                 self._detector.forgive(late_s, now_s)
@@ -240,6 +247,14 @@ class Member:
             if isinstance(one.record, Summary) and one.record.site == self._me.site and one.record.read >= first - 1:
                 self._begin(SiteState.of(one.record), now_s)
                 return
+
+    def _note_silence(self, appended_ms: int) -> None:
+        """Until this instance has joined, note when the log was silent: Kafka may have been unreachable."""
+        if self._joined is not None:
+            return
+        before_ms, self._appended_ms = self._appended_ms, appended_ms
+        if before_ms is not None and appended_ms - before_ms > 1000 * self._shortest_s / 2:
+            self._resumed_ms = appended_ms
 
     def _begin(self, state: SiteState, now_s: float) -> None:
         """Start from a state, and apply the records after it."""
@@ -348,6 +363,8 @@ class Member:
         return max(self._timing.failure_timeout_s, _BEATS_MISSED * self._interval_s)
 
     def _propose(self, now_s: float) -> Iterator[MemberRecord]:
+        if now_s < self._proposes_s:
+            return
         self._detector.shortest_s = self._shortest_s
         # An instance that does not read its own heartbeats cannot know whether others are sending theirs.
         can_tell = self.is_in_touch(now_s) and now_s >= self._reconnecting_s
