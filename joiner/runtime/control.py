@@ -163,14 +163,18 @@ class UnitAssignment(msgspec.Struct, frozen=True, array_like=True):
     standbys: list[str] = []
 
 
-_Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+EPOCH_MAX: Final = 2**53
+"""The epoch after this one is the same. Only a program other than the joiner can have begun with one so high."""
+
+_Epoch = Annotated[int, msgspec.Meta(ge=0, le=EPOCH_MAX)]
 
 
 class Assignment(_OfSite, frozen=True, kw_only=True):
     """Assigns the units of a site, in order of unit number.
 
-    It replaces all assignments with smaller epochs. ``gone``: instances that have been silent for too long, each with
-    the offset of its last heartbeat. ``by``: the instance that wrote it. ``reason``: what has changed, for operators.
+    It replaces all assignments with smaller epochs, and with `EPOCH_MAX` all before it. ``gone``: instances that have
+    been silent for too long, each with the offset of its last heartbeat. ``by``: the instance that wrote it.
+    ``reason``: what has changed, for operators.
     """
 
     epoch: _Epoch

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from joiner.runtime.control import Assignment, Heartbeat, UnitAssignment
+from joiner.runtime.control import EPOCH_MAX, Assignment, Heartbeat, UnitAssignment
 from joiner.runtime.membership.state import SiteState
 
 _CAPACITY_MIN: Final = 0.01
@@ -34,7 +34,7 @@ def next_assignment(state: SiteState, units: int, by: str, silent: Collection[st
         return None
     return Assignment(
         site=state.site,
-        epoch=state.epoch + 1,
+        epoch=min(state.epoch + 1, EPOCH_MAX),
         units=[UnitAssignment(owner, chosen) for owner, chosen in zip(planner.owners, planner.standbys, strict=True)],
         gone={name: state.members[name].offset for name in sorted(planner.silent)},
         by=by,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from joiner.runtime.control import (
+    EPOCH_MAX,
     Assignment,
     Drain,
     Heartbeat,
@@ -349,7 +350,7 @@ class SiteState:
 
     def _stop(self, instance: str, units: Iterable[int]) -> None:
         """Note that an instance has stopped serving these units."""
-        self._stopped.update((unit, instance) for unit in units if unit < len(self.units))
+        self._stopped.update((unit, instance) for unit in units if 0 <= unit < len(self.units))
 
     def _adopt(self, summary: Summary) -> bool:
         """Adopt a summary that differs from this state. Return whether it does.
@@ -368,7 +369,7 @@ class SiteState:
 
     def _assign(self, assignment: Assignment) -> bool:
         # If epochs in between are missing, they were removed before this instance could read them.
-        if assignment.epoch <= self.epoch:
+        if assignment.epoch <= self.epoch and assignment.epoch < EPOCH_MAX:
             return False
         for name, offset in assignment.gone.items():
             if name in self.members and self.members[name].offset > offset:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
 
-from joiner.runtime.control import Assignment, Drain, Heartbeat, Left, UnitAssignment, Workers
+from joiner.runtime.control import (
+    EPOCH_MAX,
+    Assignment,
+    Drain,
+    Heartbeat,
+    Left,
+    UnitAssignment,
+    Workers,
+    decode_member,
+    encode,
+)
 from joiner.runtime.membership.state import SETTLED_BEATS, SiteState
 from tests.unit.joiner.runtime.membership.pretended_site import Site
 
@@ -415,3 +426,43 @@ def test_a_unit_is_not_left_for_a_standby_any_more_once_it_has_been_claimed() ->
     following = site.next()
     assert following is not None
     assert following.units[0].owner == "c"
+
+
+@pytest.mark.parametrize("how", ["after it was declared gone", "with a heartbeat of another run"])
+def test_a_unit_that_was_served_by_an_instance_that_is_gone_is_not_left_for_a_standby_when_that_ends(how: str) -> None:
+    site = serving("a")
+    units = [UnitAssignment("c", ["b"]), UnitAssignment("c", []), UnitAssignment("b", ["c"])]
+    gone = {"a": site.state.members["a"].offset}
+    site.apply(Assignment(site="plain", epoch=2, units=units, gone=gone, by="b", reason=""))
+    site.change("c", claims=[0])
+    # The claim has failed, and the owner waits before it tries again.
+    site.change("c", claims=[])
+    if how == "after it was declared gone":
+        site.apply(Left(site="plain", instance="a", run="run of a"))
+    else:
+        site.beat("a", run="next run of a")
+    assert not site.state.is_abandoned(0)
+
+
+def test_after_the_highest_epoch_assignments_still_apply() -> None:
+    """Another program may have written it. Without this, no unit would ever get another owner."""
+    site = Site("a", "b", units=2)
+    site.settle()
+    site.apply(Assignment(site="plain", epoch=EPOCH_MAX, units=[UnitAssignment("x")] * 2))
+    following = site.next()
+    assert following is not None
+    assert decode_member(encode(following)) == following
+    site.settle()
+    assert site.owners == ["a", "b"]
+    site.settle("b")
+    assert site.owners == ["a", "a"]
+    site.apply(Assignment(site="plain", epoch=EPOCH_MAX - 1, units=[UnitAssignment("b")] * 2))
+    assert site.owners == ["a", "a"]
+
+
+def test_units_that_cannot_exist_are_not_remembered() -> None:
+    site = handing_over()
+    before = len(pickle.dumps(site.state))
+    for number in range(1, 1_000):
+        site.change("a", serves=[-number, number + 10])
+    assert len(pickle.dumps(site.state)) < before + 1_000
