@@ -158,6 +158,10 @@ def test_who_is_to_take_a_unit_over_does_not_claim_it_if_a_standby_can_serve_it_
     orders = one.member.orders(Work(), one.now_s)
     assert (0 in orders.serve, 0 in orders.follow) == (not is_warm, is_warm)
     assert 0 in one.member.orders(Work(claims=frozenset({0})), one.now_s).serve, "a claim goes on until it is moved"
+    if not is_warm:
+        # A second standby is to be added, which does not concern the owner.
+        one.turn(beat("d", standbys=2))
+        assert 0 in one.member.orders(Work(), one.now_s).serve
     one.turn(standby)
     assert one.member.state.units[0].owner == ("c" if is_warm else "a")
 
