@@ -294,10 +294,11 @@ class SiteState:
         Nobody has claimed it since. It was to be handed over, or was assigned before it was known that its server had
         ended.
         """
-        if unit >= len(self.units):
-            return False
-        owner = self.units[unit].owner
-        return self._stopped.get(unit, owner) != owner
+        owner = self._owner(unit)
+        return unit < len(self.units) and self._stopped.get(unit, owner) != owner
+
+    def _owner(self, unit: int) -> str:
+        return self.units[unit].owner if 0 <= unit < len(self.units) else ""
 
     def _forget(self, offset: int) -> None:
         """Forget those that have not been heard from for a long time. Otherwise, every crash would add to them."""
@@ -338,7 +339,9 @@ class SiteState:
             )
         self.members[heartbeat.instance] = now
         if before is not None and not before.is_gone:
-            self._stop(heartbeat.instance, before.heartbeat.serves)
+            # A unit that its owner cannot serve stays there: it has not been left to others.
+            failed = {unit for unit in heartbeat.failed if self._owner(unit) == heartbeat.instance}
+            self._stop(heartbeat.instance, set(before.heartbeat.serves) - failed)
         for unit in (*heartbeat.serves, *heartbeat.claims):
             self._stopped.pop(unit, None)
         if before is None or (before.heartbeat, before.is_gone, before.is_settled) != (

@@ -466,3 +466,14 @@ def test_units_that_cannot_exist_are_not_remembered() -> None:
     for number in range(1, 1_000):
         site.change("a", serves=[-number, number + 10])
     assert len(pickle.dumps(site.state)) < before + 1_000
+
+
+def test_a_unit_that_has_failed_at_its_owner_is_not_left_for_a_standby_when_the_owner_is_gone() -> None:
+    """It would move once the standby is warm, on its own, and others would move back to even out the load."""
+    site = serving("a")
+    site.change("a", serves=[1], failed=[0])
+    give_unit_0(site, "c", epoch=2)
+    site.change("c", failed=[0])
+    assert not site.state.is_abandoned(0)
+    following = site.next()
+    assert following is None or following.units[0].owner == "c"
