@@ -113,6 +113,19 @@ def test_an_instance_that_joins_when_kafka_returns_does_not_take_the_others_for_
     assert {len(one.member.owned) for one in world.instances.values()} == {1, 2}
 
 
+def test_an_instance_that_starts_alone_waits_for_nobody_although_the_log_was_silent() -> None:
+    world = World(1, units=2, standbys=0)
+    world.start("a0")
+    world.run(3.0)
+    world.leave("a0")
+    world.run(13.0)
+    assert not world.instances
+    world.start("b0")
+    while not all(world.servers(unit) == ["b0"] for unit in range(2)):
+        world.run(world.now_s + 0.1)
+        assert world.now_s < 14.0
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # with a stale finder
 @pytest.mark.parametrize("name", MEMBERSHIP.defects)

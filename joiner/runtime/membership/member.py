@@ -363,7 +363,7 @@ class Member:
         return max(self._timing.failure_timeout_s, _BEATS_MISSED * self._interval_s)
 
     def _propose(self, now_s: float) -> Iterator[MemberRecord]:
-        if now_s < self._proposes_s:
+        if now_s < self._proposes_s and self.state.live.keys() - {self._me.instance}:
             return
         self._detector.shortest_s = self._shortest_s
         # An instance that does not read its own heartbeats cannot know whether others are sending theirs.
