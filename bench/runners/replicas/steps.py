@@ -59,7 +59,7 @@ _BEFORE_MS: Final = 200
 _AFTER_S: Final = 2.0
 """A pause that begins within this time after a step may be, too."""
 
-_TIMES: Final = 10
+_TIMES: Final = 15
 """How often replica 1 is started and stopped."""
 
 _COMMIT_INTERVAL: Final = "50ms"
@@ -219,8 +219,9 @@ def take_steps(pipeline: Pipeline, warm_up_s: float) -> None:
 def pauses(steps: Sequence[Step], gaps: Mapping[str, Sequence[tuple[Ints, Ints]]]) -> list[dict[str, Any]]:
     """Return a row per name of a step, quiet periods last.
 
-    Each has how often the step was taken, how long it took in total in s, and by output, of the gaps of all units, the
-    longest and the 99.9th percentile in ms. An output without results at the time is left out.
+    Each has how often the step was taken, how long it took in total in s, and by output, in ms, the longest gap of any
+    unit (the median of all times, and the maximum) and the 99.9th percentile of all gaps. An output without results at
+    the time is left out.
     """
     rows: list[dict[str, Any]] = []
     names = dict.fromkeys(step.name for step in steps if step.name != QUIET)
@@ -229,19 +230,22 @@ def pauses(steps: Sequence[Step], gaps: Mapping[str, Sequence[tuple[Ints, Ints]]
         row: dict[str, Any] = {"step": name, "times": len(its)}
         row["took_s"] = sum(step.end_ms - step.begin_ms for step in its) / 1000
         for output, units in gaps.items():
-            found = _of(units, its, 0 if name == QUIET else _BEFORE_MS)
-            if len(found):
-                row[output] = {"longest": int(found.max()), "p99.9": float(np.percentile(found, 99.9))}
+            each = [_of(units, step) for step in its]
+            longest = [int(found.max()) for found in each if len(found)]
+            if longest:
+                share = float(np.percentile(np.concatenate(each), 99.9))
+                row[output] = {"median": float(np.median(longest)), "longest": max(longest), "p99.9": share}
         rows.append(row)
     return rows
 
 
-def _of(units: Iterable[tuple[Ints, Ints]], steps: Iterable[Step], before_ms: int) -> Ints:
-    """Return all gaps that begin during the steps, or up to ``before_ms`` before them."""
+def _of(units: Iterable[tuple[Ints, Ints]], step: Step) -> Ints:
+    """Return all gaps that begin during a step or just before it. Those just before a step do not count as quiet."""
+    from_ms = step.begin_ms if step.name == QUIET else step.begin_ms - _BEFORE_MS
+    until_ms = step.end_ms - _BEFORE_MS if step.name == QUIET else step.end_ms
     found = [np.zeros(0, dtype=np.int64)]
-    for step in steps:
-        for begins_ms, gaps_ms in units:
-            found.append(gaps_ms[(begins_ms >= step.begin_ms - before_ms) & (begins_ms <= step.end_ms)])
+    for begins_ms, gaps_ms in units:
+        found.append(gaps_ms[(begins_ms >= from_ms) & (begins_ms <= until_ms)])
     return np.concatenate(found)
 
 
@@ -282,20 +286,20 @@ def main() -> int:
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of the report."""
-    heads = ["step", "times", "took s", *(f"{name}: longest pause / p99.9, ms" for name in OUTPUTS)]
+    heads = ["step", "times", "took s", *(f"{name}: median / longest pause / p99.9, ms" for name in OUTPUTS)]
     found = [
         (row["step"], str(row["times"]), f"{row['took_s']:.1f}", *(_cell(row.get(name)) for name in OUTPUTS))
         for row in rows
     ]
     return [
-        "The gaps between two results of a unit that begin during a step: the longest of any unit, and the 99.9th",
-        f"percentile of all. *{QUIET}*: between the steps.",
+        "The gaps between two results of a unit that begin during a step: the longest of any unit (the median of all",
+        f"times, and the maximum), and the 99.9th percentile of all gaps. *{QUIET}*: between the steps.",
         *table(heads, found),
     ]
 
 
 def _cell(pause: Mapping[str, float] | None) -> str:
-    return "-" if pause is None else f"{pause['longest']:,.0f} / {pause['p99.9']:,.0f}"
+    return "-" if pause is None else " / ".join(f"{pause[what]:,.0f}" for what in ("median", "longest", "p99.9"))
 
 
 if __name__ == "__main__":

@@ -24,9 +24,8 @@ _HEARTBEAT_MS: Final = 100
 """A process learns with its next heartbeat that the one that merges has left. By default, these are 3 s apart."""
 
 _TIMER_MS: Final = 100
-"""librdkafka sends heartbeats only when its main thread wakes up, for half a second not at all if no timer is due. A
-client that only waits in a group has none, so that it collects statistics, which nobody reads."""
-
+"""librdkafka sends heartbeats only when its main thread wakes up. Without a timer, that may take half a second, and the
+only timer that a setting can start is the one that collects statistics. Nobody reads them."""
 
 _DENIALS: Final = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
 """Errors of which a client tells once, without naming the topic or the group. It is then never assigned anything."""

@@ -20,9 +20,9 @@ _VIEWS = {
 """How the page names what the report names otherwise."""
 _STEPS = {
     "quiet": "nothing",
-    "start replica 1": "replica 1 is started, in eleven turns",
-    "stop replica 1": "replica 1 is stopped, in eleven turns",
-    "a program computes": "a program computes, in ten turns",
+    "start replica 1": "replica 1 is started, in sixteen turns",
+    "stop replica 1": "replica 1 is stopped, in sixteen turns",
+    "a program computes": "a program computes, in fifteen turns",
     "restart `joiner merge` with one replica": "both processes of `joiner merge` are restarted",
     "restart replica 0 with one replica": "both instances of replica 0 are restarted",
 }
@@ -69,8 +69,9 @@ def figures_of_steps() -> Iterable[Figure]:
     yield Figure(_PAGE, "and a commit interval of {:.0f} ms", (float(interval_ms),))
     for step, name in _STEPS.items():
         row = _one(row for row in recorded["figures"]["pauses"] if row["step"] == step)
-        found = [row[output][what] for output in ("replica 0", "merged") for what in ("longest", "p99.9")]
-        yield Figure(_PAGE, f"| {name} | {{:,.0f}} / {{:,.0f}} | {{:,.0f}} / {{:,.0f}} |", tuple(found))
+        found = [row[output][what] for output in ("replica 0", "merged") for what in ("median", "longest", "p99.9")]
+        cell = "{:,.0f} / {:,.0f} / {:,.0f}"
+        yield Figure(_PAGE, f"| {name} | {cell} | {cell} |", tuple(found))
     for output in ("out", "merged"):
         verdict = recorded["machine"][f"the tester on {output}"]
         count = int(verdict.removeprefix("expected ").partition(", found ")[0].replace(",", ""))
