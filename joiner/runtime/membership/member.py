@@ -97,11 +97,37 @@ class Identity:
     standbys: int = 0
 
 
+class _OutageBefore:
+    """Finds out whether the log was silent just before a run's first heartbeat: Kafka may have been unreachable.
+
+    ``until_s``: until then, those that were heard from before the silence may be reconnecting.
+    """
+
+    def __init__(self) -> None:
+        self.until_s = -inf
+        self._is_over = False
+        # When the last record was appended, and when the first one after a silence was.
+        self._appended_ms: int | None = None
+        self._resumed_ms = -inf
+
+    def note(self, appended_ms: int, silence_s: float) -> None:
+        """Note that a record was appended. ``silence_s``: how long a silence lasts at least."""
+        before_ms, self._appended_ms = self._appended_ms, appended_ms
+        if not self._is_over and before_ms is not None and appended_ms - before_ms > 1000 * silence_s:
+            self._resumed_ms = appended_ms
+
+    def end(self, appended_ms: int, now_s: float) -> None:
+        """Note that the first heartbeat was appended, which was read now."""
+        self._is_over = True
+        self.until_s = now_s - (appended_ms - self._resumed_ms) / 1000 + _RECONNECT_S
+
+
 class _Proposals:
     """The assignments that an instance proposes: each in the instance's turn, and again if it is not read back."""
 
     def __init__(self, instance: str, units: int) -> None:
         self._instance, self._units = instance, units
+        self.outage = _OutageBefore()
         self._since_s: float | None = None
         self._written_s: float | None = None
         self._computed: tuple[tuple[int, frozenset[tuple[str, int]]], Assignment | None] | None = None
@@ -112,6 +138,8 @@ class _Proposals:
 
     def due(self, state: SiteState, silent: set[str], rank: int, now_s: float) -> Assignment | None:
         """Return the assignment to write now, if any. ``rank``: how many instances have their turn before this one."""
+        if now_s < self.outage.until_s and state.live.keys() - {self._instance}:
+            return None
         proposed = self._next(state, silent)
         if proposed is None:
             self.end()
@@ -157,11 +185,6 @@ class Member:
         self._own_s = now_s
         # Other instances may still be reconnecting until this time.
         self._reconnecting_s = -inf
-        # When the last record before this run's first heartbeat was appended, and the first one after a silence.
-        self._appended_ms: int | None = None
-        self._resumed_ms = -inf
-        # Until then, who was heard from before a silence may still be running.
-        self._proposes_s = -inf
         self._summary_s = now_s
         self._summed: set[str] = set()
         # When to contradict an outdated summary.
@@ -218,11 +241,11 @@ class Member:
     def hear(self, logged: Logged, now_s: float) -> None:
         """Process a record from the control topic."""
         record = logged.record
-        self._note_silence(logged.appended_ms)
+        self._proposals.outage.note(logged.appended_ms, self._shortest_s / 2)
         if isinstance(record, Heartbeat) and record.run == self._me.run:
             if self._joined is None:
                 self._joined, self._joined_s = logged, now_s
-                self._proposes_s = now_s - (logged.appended_ms - self._resumed_ms) / 1000 + _RECONNECT_S
+                self._proposals.outage.end(logged.appended_ms, now_s)
             elif (late_s := now_s - self._own_s - 2 * self._interval_s) > 0:
                 # If this heartbeat is late, so are those of others.
                 self._detector.forgive(late_s, now_s)
@@ -247,14 +270,6 @@ class Member:
             if isinstance(one.record, Summary) and one.record.site == self._me.site and one.record.read >= first - 1:
                 self._begin(SiteState.of(one.record), now_s)
                 return
-
-    def _note_silence(self, appended_ms: int) -> None:
-        """Until this instance has joined, note when the log was silent: Kafka may have been unreachable."""
-        if self._joined is not None:
-            return
-        before_ms, self._appended_ms = self._appended_ms, appended_ms
-        if before_ms is not None and appended_ms - before_ms > 1000 * self._shortest_s / 2:
-            self._resumed_ms = appended_ms
 
     def _begin(self, state: SiteState, now_s: float) -> None:
         """Start from a state, and apply the records after it."""
@@ -363,8 +378,6 @@ class Member:
         return max(self._timing.failure_timeout_s, _BEATS_MISSED * self._interval_s)
 
     def _propose(self, now_s: float) -> Iterator[MemberRecord]:
-        if now_s < self._proposes_s and self.state.live.keys() - {self._me.instance}:
-            return
         self._detector.shortest_s = self._shortest_s
         # An instance that does not read its own heartbeats cannot know whether others are sending theirs.
         can_tell = self.is_in_touch(now_s) and now_s >= self._reconnecting_s

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from typing import Any
-
-import pytest
-
 from joiner.runtime.control import (
     EPOCH_MAX,
     Assignment,
@@ -323,127 +318,6 @@ def test_a_summary_repeats_an_order_that_was_missed() -> None:
     assert late.drained == {"b"}
 
 
-def give_unit_0(site: Site, owner: str, epoch: int = 1) -> None:
-    """Assign unit 0 to an instance, with `b` as its standby, unit 1 to `a`, and unit 2 to `b`."""
-    units = [UnitAssignment(owner, ["b"]), UnitAssignment("a", ["c"]), UnitAssignment("b", ["c"])]
-    site.apply(Assignment(site="plain", epoch=epoch, units=units, gone={}, by="a", reason=""))
-
-
-def serving(owner: str) -> Site:
-    """Return a site where unit 0 is assigned to `owner`, and `a` serves it. Only `b` has its state, too."""
-    site = Site("a", "b", "c", units=3, standbys=1)
-    give_unit_0(site, owner)
-    site.beat("a", serves=[0, 1])
-    site.beat("b", serves=[2], warm=[0])
-    site.beat("c", warm=[1, 2])
-    return site
-
-
-def handing_over() -> Site:
-    """Return a site where `a` is to hand unit 0 over to `c`, which is still building its state. `b` has the state."""
-    site = serving("c")
-    assert site.next() is None
-    return site
-
-
-def end_a(site: Site, how: str) -> list[str]:
-    """Let `a` end, or no longer serve unit 0. Return the instances that have become silent."""
-    if how == "left":
-        site.apply(Left(site="plain", instance="a", run="run of a"))
-    elif how == "restarted":
-        site.beat("a", run="next run of a")
-    elif how == "stopped serving":
-        site.change("a", serves=[1])
-    return ["a"] if how == "silent" else []
-
-
-ENDS = ["silent", "left", "restarted", "stopped serving"]
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_a_warm_standby_serves_a_unit_whose_server_ends_while_it_hands_the_unit_over(how: str) -> None:
-    site = handing_over()
-    following = site.next(*end_a(site, how))
-    assert following is not None
-    assert following.units[0].owner == "b"
-    assert "b has the state of units that were to be handed over" in following.reason
-    site.apply(following)
-    site.change("b", serves=[0, 2], warm=[])
-    assert not site.state.is_abandoned(0)
-    following = site.next()
-    assert following is None or following.units[0].owner == "b"
-
-
-@pytest.mark.parametrize("how", [how for how in ENDS if how != "silent"])
-def test_a_warm_standby_serves_a_unit_that_was_moved_before_the_end_of_its_server_was_known(how: str) -> None:
-    site = serving("a")
-    end_a(site, how)
-    give_unit_0(site, "c", epoch=2)
-    following = site.next()
-    assert following is not None
-    assert following.units[0].owner == "b"
-
-
-@pytest.mark.parametrize("how", ENDS)
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("c", {"claims": [0]}),
-        ("c", {"serves": [0]}),
-        ("c", {"warm": [0, 1, 2]}),
-        ("b", {"warm": []}),
-        ("b", {"leaving": True}),
-        ("b", {"failed": [0], "warm": []}),
-    ],
-    ids=["it claims it", "it serves it", "it has the state", "no warm standby", "leaving standby", "failed standby"],
-)
-def test_a_unit_that_is_handed_over_stays_with_its_new_owner_if(how: str, name: str, change: dict[str, Any]) -> None:
-    site = handing_over()
-    if name == "c":
-        # As its owner does once it has seen that the unit is not served any more.
-        silent = end_a(site, how)
-        site.change(name, **change)
-    else:
-        site.change(name, **change)
-        silent = end_a(site, how)
-    following = site.next(*silent)
-    assert following is None or following.units[0].owner == "c"
-
-
-def test_a_unit_that_its_owner_stops_serving_is_left_to_the_owner_although_a_standby_is_warm() -> None:
-    site = handing_over()
-    site.change("a", serves=[0])
-    following = site.next()
-    assert following is None or following.units[1].owner == "a"
-
-
-def test_a_unit_is_not_left_for_a_standby_any_more_once_it_has_been_claimed() -> None:
-    site = handing_over()
-    end_a(site, "left")
-    site.change("c", claims=[0])
-    # The claim has failed, and the owner waits before it tries again.
-    site.change("c", claims=[])
-    following = site.next()
-    assert following is not None
-    assert following.units[0].owner == "c"
-
-
-@pytest.mark.parametrize("how", ["after it was declared gone", "with a heartbeat of another run"])
-def test_a_unit_that_was_served_by_an_instance_that_is_gone_is_not_left_for_a_standby_when_that_ends(how: str) -> None:
-    site = serving("a")
-    units = [UnitAssignment("c", ["b"]), UnitAssignment("c", []), UnitAssignment("b", ["c"])]
-    gone = {"a": site.state.members["a"].offset}
-    site.apply(Assignment(site="plain", epoch=2, units=units, gone=gone, by="b", reason=""))
-    site.change("c", claims=[0])
-    # The claim has failed, and the owner waits before it tries again.
-    site.change("c", claims=[])
-    if how == "after it was declared gone":
-        site.apply(Left(site="plain", instance="a", run="run of a"))
-    else:
-        site.beat("a", run="next run of a")
-    assert not site.state.is_abandoned(0)
-
-
 def test_after_the_highest_epoch_assignments_still_apply() -> None:
     """Another program may have written it. Without this, no unit would ever get another owner."""
     site = Site("a", "b", units=2)
@@ -458,22 +332,3 @@ def test_after_the_highest_epoch_assignments_still_apply() -> None:
     assert site.owners == ["a", "a"]
     site.apply(Assignment(site="plain", epoch=EPOCH_MAX - 1, units=[UnitAssignment("b")] * 2))
     assert site.owners == ["a", "a"]
-
-
-def test_units_that_cannot_exist_are_not_remembered() -> None:
-    site = handing_over()
-    before = len(pickle.dumps(site.state))
-    for number in range(1, 1_000):
-        site.change("a", serves=[-number, number + 10])
-    assert len(pickle.dumps(site.state)) < before + 1_000
-
-
-def test_a_unit_that_has_failed_at_its_owner_is_not_left_for_a_standby_when_the_owner_is_gone() -> None:
-    """It would move once the standby is warm, on its own, and others would move back to even out the load."""
-    site = serving("a")
-    site.change("a", serves=[1], failed=[0])
-    give_unit_0(site, "c", epoch=2)
-    site.change("c", failed=[0])
-    assert not site.state.is_abandoned(0)
-    following = site.next()
-    assert following is None or following.units[0].owner == "c"
