@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.runners.computing import COMPUTES
 from bench.runners.failover.effects import SHARES, longest
 from bench.runners.failover.instances import WORKER_KILLED
 from tests.unit.project.recorded import Figure, evidence
@@ -66,6 +67,10 @@ def figures_of_pauses() -> Iterable[Figure]:
         yield Figure(_INSTANCES, f"| {name} | {{:.0f}} | {{:,.0f}} | {{:.0f}} |", (*pauses_ms, staying_ms))
     calm_ms = figures["gaps_ms"]["calm"][SHARES.index(99.9)]
     yield Figure(_INSTANCES, "in calm periods, their p99.9 is {:.0f} ms", (calm_ms,))
+    control = evidence("bench_failover_control")["figures"]["gaps_ms"]
+    computing_ms, quiet_ms = (control[kind][SHARES.index(99.9)] for kind in (COMPUTES, "calm"))
+    assert computing_ms > max(control[kind][SHARES.index(99.9)] for kind in _EVENTS)
+    yield Figure(_INSTANCES, "was {:.0f} ms, and {:.0f} ms in calm periods", (computing_ms, quiet_ms))
 
 
 def _of_pass_through(rate: int, number: int) -> tuple[float, float]:
