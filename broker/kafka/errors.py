@@ -16,6 +16,11 @@ def is_fatal(error: KafkaError) -> bool:
     return error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - the public name of the constant
 
 
+def is_denied(error: KafkaError) -> bool:
+    """Return whether Kafka denies access to a topic or a group. The error does not name it."""
+    return error.code() in {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
+
+
 @contextmanager
 def unwrap_fatal_errors() -> Iterator[None]:
     """Raise the KafkaException of a fatal error that a delivery callback has made a SystemError.

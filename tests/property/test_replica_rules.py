@@ -146,6 +146,14 @@ def test_what_was_written_before_the_first_start_record_is_not_delivered_again()
     assert union.complete == [0, 1]
 
 
+def go_back(union: ReplicaUnion, replica: int, *, is_lost: bool) -> None:
+    """Lose a replica's topic, or let it say that it does not continue, before the input topics are known."""
+    if is_lost:
+        union.lose(replica, {})
+    else:
+        union.on_start(replica, {}, ends={})
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_ids_wait_for_who_wrote_them_if_another_replica_goes_back_before_the_input_topics_are_known(
     *, is_lost: bool
@@ -155,10 +163,7 @@ def test_ids_wait_for_who_wrote_them_if_another_replica_goes_back_before_the_inp
     assert verdicts(union, 0, "x") == ["deliver"]
     # Retention has deleted the start record before this.
     assert verdicts(union, 1, "x") == ["known"]
-    if is_lost:
-        union.lose(1, {})
-    else:
-        union.on_start(1, {}, ends={})
+    go_back(union, 1, is_lost=is_lost)
     union.on_start(1, {"a": 3})
     union.on_start(0, {"a": 5})
     assert verdicts(union, 1, "x") == ["known"]
@@ -172,10 +177,7 @@ def test_ids_get_no_tag_from_a_replica_that_goes_back_before_the_input_topics_ar
     assert verdicts(union, 0, "x") == ["deliver"]
     # Retention has deleted the start record before this.
     assert verdicts(union, 1, "x") == ["known"]
-    if is_lost:
-        union.lose(1, {})
-    else:
-        union.on_start(1, {}, ends={})
+    go_back(union, 1, is_lost=is_lost)
     union.on_start(2, {"a": 0})
     assert verdicts(union, 2, "x") == ["known"]
     for replica in (1, 0, 2):

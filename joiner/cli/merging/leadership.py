@@ -11,7 +11,7 @@ from typing import Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
-from broker.kafka.errors import is_fatal
+from broker.kafka.errors import is_denied, is_fatal
 from broker.kafka.group_member import give_partitions_back, member_config
 from broker.kafka.replicas import merging_group
 from joiner.runtime.clock import Clock
@@ -26,9 +26,6 @@ _HEARTBEAT_MS: Final = 100
 _TIMER_MS: Final = 100
 """librdkafka sends heartbeats only when its main thread wakes up. Without a timer, that may take half a second, and the
 only timer that a setting can start is the one that collects statistics. Nobody reads them."""
-
-_DENIALS: Final = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
-"""Errors of which a client tells once, without naming the topic or the group. It is then never assigned anything."""
 
 
 class Leadership:
@@ -59,7 +56,8 @@ class Leadership:
         error = None if message is None else message.error()
         if error is not None and is_fatal(error):
             raise KafkaException(error)
-        if error is not None and error.code() in _DENIALS:
+        if error is not None and is_denied(error):
+            # The client tells this once, and is then never assigned anything.
             raise KafkaException(KafkaError(error.code(), f"group {self._group}, topic {self._topic}: {error.str()}"))
         return self.is_mine
 

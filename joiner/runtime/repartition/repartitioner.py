@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
+from broker.kafka.errors import is_denied
 from broker.kafka.topics import TopicError, TopicFacts, ensure_topics
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import describe, make_admin
@@ -42,9 +43,6 @@ _REPORT_S: Final = 10.0
 
 _STUCK_S: Final = 300.0
 """After how long without a turn the loop counts as stuck: several requests in a row may each take half a minute."""
-
-_DENIALS: Final = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
-"""Errors whose text does not name the topic."""
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +117,7 @@ class Repartitioner:
             return
         self._metrics.errors += 1
         why = describe(error).replace("\n", "; ")
-        if isinstance(error, KafkaException) and error.args[0].code() in _DENIALS:
+        if isinstance(error, KafkaException) and is_denied(error.args[0]):
             why += f" (topics: {', '.join(name for pair in self._settings.repartitioned.items() for name in pair)})"
         _log.warning("repartitioning: %s; starting over in %.1f s", why, self._wait_s)
         self._pause(self._wait_s)
