@@ -297,17 +297,22 @@ def play_handovers(seed: int) -> str:
     world.longest_ready_pause_s = 0.0
     world.run(world.now_s + random.uniform(0.5, 4))
     name = random.choice(names)
-    match random.choice(["kill", "report", "restart", "leave"]):
+    match random.choice(["kill", "report", "restart", "leave", "suspend"]):
         case "leave":
             world.leave(name)
+        case "suspend":
+            # When it continues, it may fence the new owners before it learns of them. They then lose the states.
+            world.stall(name, random.uniform(1, 3))
+            for one in world.instances.values():
+                one.building = 10
         case kind:
             world.kill(name, reported=kind == "report")
             if kind == "restart":
                 world.start(name)
+                world.instances[name].building = 10
     world.run(world.now_s + SETTLED_S)
-    world.instances["b1"].building = 1
     for one in world.instances.values():
-        one.slowness = 1
+        one.slowness = one.building = 1
     if name not in world.instances:
         world.start(name)
     world.run(world.now_s + SETTLED_S)

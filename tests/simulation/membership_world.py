@@ -58,6 +58,8 @@ class Instance:
     """Units that it should serve, and cannot."""
     unable: set[int] = field(default_factory=set)
     """Units whose state it cannot build."""
+    in_doubt: set[int] = field(default_factory=set)
+    """Units that it has lost to another instance, and has not been told what to do with."""
     position: int = 0
     until_s: float = 0.0
     """Suspended until this time."""
@@ -76,7 +78,13 @@ class Instance:
     def work(self) -> Work:
         """Return what the instance does."""
         failed = self.failed | self.unable
-        return Work(frozenset(self.serves), frozenset(self.claims), frozenset(self.warm), frozenset(failed))
+        return Work(
+            frozenset(self.serves),
+            frozenset(self.claims),
+            frozenset(self.warm),
+            frozenset(failed),
+            frozenset(self.in_doubt),
+        )
 
 
 @dataclass
@@ -341,6 +349,7 @@ class World(ControlTopic):
         for unit in one.claims.keys() - orders.serve:
             del one.claims[unit]
         one.failed &= orders.serve
+        one.in_doubt &= orders.serve - one.serves.keys()
         for unit in orders.serve - one.serves.keys() - one.claims.keys() - one.failed:
             self._claim(one, unit)
         for unit in orders.follow - one.follows:
@@ -387,6 +396,7 @@ class World(ControlTopic):
                 return
             if self.fence[unit] != mine:
                 del one.serves[unit]
+                one.in_doubt.add(unit)
             else:
                 self._later(one, COMMIT_S, commit)
 

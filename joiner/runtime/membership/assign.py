@@ -109,7 +109,7 @@ class _Planner:
                 continue
             if owner in self._able and self._is_abandoned(unit) and (standby := self._warm_heir(unit)) is not None:
                 self._give(unit, standby)
-                self._note(f"{standby} has the state of units that were to be handed over")
+                self._note(f"{standby} has the state of units that nobody serves")
                 continue
             # A unit that cannot be served by its owner stays there, unless another instance still serves it.
             if owner in self._able and (self._can_serve(owner, unit) or self._state.server(unit) in {None, owner}):
@@ -166,15 +166,13 @@ class _Planner:
         return is_elsewhere and not self._state.is_mixed and self._is_settled(self._pinned[unit])
 
     def _is_abandoned(self, unit: int) -> bool:
-        """Return whether a unit's server has failed or ended before its owner has built the unit's state.
+        """Return whether a unit is not served, and its owner has yet to build its state.
 
         A warm standby then serves the unit sooner. Nothing is taken from an owner that is already claiming the unit.
         """
-        was_served = any(unit in self._state.members[name].heartbeat.serves for name in self.silent)
-        if not was_served and not self._state.is_abandoned(unit):
-            return False
         is_claimed = any(unit in heartbeat.claims for heartbeat in self._live.values())
-        return not (is_claimed or self._is_served(unit) or self.owners[unit] in self._warm(unit))
+        is_busy = is_claimed or self._is_served(unit) or self.owners[unit] in self._warm(unit)
+        return self._state.is_abandoned(unit) and not is_busy
 
     def _is_served(self, unit: int) -> bool:
         return any(unit in heartbeat.serves for heartbeat in self._live.values())

@@ -56,13 +56,15 @@ _ANSWER_S: Final = 1.0
 class Work:
     """What an instance is currently doing, by unit.
 
-    The sets are as in `Heartbeat`.
+    The sets are as in `Heartbeat`. ``in_doubt``: units that it has stopped serving, because another instance may have
+    claimed them.
     """
 
     serves: frozenset[int] = frozenset()
     claims: frozenset[int] = frozenset()
     warm: frozenset[int] = frozenset()
     failed: frozenset[int] = frozenset()
+    in_doubt: frozenset[int] = frozenset()
 
 
 class Orders(NamedTuple):
@@ -192,6 +194,8 @@ class Member:
         self._proposals = _Proposals(identity.instance, units)
         self._retries: set[int] = set()
         self._ready_s: dict[int, float] = {}
+        # Units that may have been lost, although the log says that this instance serves them.
+        self._unsettled: set[int] = set()
 
     @property
     def owned(self) -> frozenset[int]:
@@ -403,9 +407,24 @@ class Member:
         has_begun = unit in work.serves or unit in work.claims
         if has_begun or not self._is_held(unit):
             self._ready_s.pop(unit, None)
+            if has_begun:
+                return True
             # A warm standby can serve the unit sooner. This instance proposes that, too, so it does not wait in vain.
-            return has_begun or not self.state.is_abandoned(unit) or not self._proposals.move(unit)
+            is_for_standby = self.state.is_abandoned(unit) and self._proposals.move(unit)
+            return not (self._is_unsettled(unit, work) or is_for_standby)
         return unit in work.warm and now_s - self._ready_s.setdefault(unit, now_s) >= PATIENCE_S
+
+    def _is_unsettled(self, unit: int, work: Work) -> bool:
+        """Return whether a unit may have been lost, and the log still says that this instance serves it.
+
+        Only then it is known who has claimed it before, and can a warm standby be proposed.
+        """
+        said = self.state.live.get(self._me.instance)
+        if said is None or said.run != self._me.run or unit not in said.serves:
+            self._unsettled.discard(unit)
+        elif unit in work.in_doubt:
+            self._unsettled.add(unit)
+        return unit in self._unsettled
 
     def _is_held(self, unit: int) -> bool:
         """Return whether another live member serves or claims a unit."""

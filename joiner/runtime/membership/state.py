@@ -7,7 +7,7 @@ records agree on it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -188,8 +188,8 @@ class SiteState:
     """The epoch of the last assignment; 0 before the first."""
     units: list[UnitAssignment] = field(default_factory=list)
     orders: StandingOrders = field(default_factory=StandingOrders)
-    _stopped: dict[int, str] = field(default_factory=dict)
-    """By unit, the instance that has stopped serving it, if nobody has claimed it since."""
+    _claimants: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """By unit, the instance that was the last one to begin to claim or serve it, and its run."""
     _ended: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
     """The last runs of each instance that has left, and the offset at which it left. A heartbeat that one of these runs
     wrote earlier may still be appended."""
@@ -218,8 +218,6 @@ class SiteState:
             case Left():
                 member = self.members.get(record.instance)
                 if member is not None and member.heartbeat.run == record.run:
-                    if not member.is_gone:
-                        self._stop(record.instance, member.heartbeat.serves)
                     self._ended[record.instance] = offset, (*member.before, record.run)[-_RUNS_MAX:]
                     del self.members[record.instance]
                     self.version += 1
@@ -289,13 +287,14 @@ class SiteState:
         return run in (self._ended.get(instance, (0, ()))[1] if member is None else member.before)
 
     def is_abandoned(self, unit: int) -> bool:
-        """Return whether a unit is to be served by another instance than the last one, which has stopped serving it.
+        """Return whether the last one to begin to claim or serve a unit is not its owner's current run.
 
-        Nobody has claimed it since. It was to be handed over, or was assigned before it was known that its server had
-        ended.
+        If nobody serves the unit, its server has ended before the owner could claim it, or the owner has been fenced. A
+        unit that its owner has stopped serving for another reason is not abandoned: the owner tries again.
         """
         owner = self._owner(unit)
-        return unit < len(self.units) and self._stopped.get(unit, owner) != owner
+        run = self.members[owner].heartbeat.run if owner in self.members else ""
+        return self._claimants.get(unit, (owner, run)) != (owner, run)
 
     def _owner(self, unit: int) -> str:
         return self.units[unit].owner if 0 <= unit < len(self.units) else ""
@@ -338,12 +337,7 @@ class SiteState:
                 began=min(began, before.began),
             )
         self.members[heartbeat.instance] = now
-        if before is not None and not before.is_gone:
-            # A unit that its owner cannot serve stays there: it has not been left to others.
-            failed = {unit for unit in heartbeat.failed if self._owner(unit) == heartbeat.instance}
-            self._stop(heartbeat.instance, set(before.heartbeat.serves) - failed)
-        for unit in (*heartbeat.serves, *heartbeat.claims):
-            self._stopped.pop(unit, None)
+        self._note_claims(heartbeat, before.heartbeat if before is not None else None)
         if before is None or (before.heartbeat, before.is_gone, before.is_settled) != (
             now.heartbeat,
             now.is_gone,
@@ -351,9 +345,18 @@ class SiteState:
         ):
             self.version += 1
 
-    def _stop(self, instance: str, units: Iterable[int]) -> None:
-        """Note that an instance has stopped serving these units."""
-        self._stopped.update((unit, instance) for unit in units if 0 <= unit < len(self.units))
+    def _note_claims(self, heartbeat: Heartbeat, before: Heartbeat | None) -> None:
+        """Note which units an instance has begun to claim or serve since its last heartbeat."""
+        serves, claims = set(heartbeat.serves), set(heartbeat.claims)
+        if before is not None and before.run == heartbeat.run:
+            serves -= {*before.serves, *before.claims}
+            claims -= set(before.claims)
+        claimant = heartbeat.instance, heartbeat.run
+        self._claimants.update((unit, claimant) for unit in serves | claims if 0 <= unit < len(self.units))
+        # A unit that its owner cannot serve stays there, whoever served it before.
+        for unit in heartbeat.failed:
+            if self._owner(unit) == heartbeat.instance:
+                self._claimants.pop(unit, None)
 
     def _adopt(self, summary: Summary) -> bool:
         """Adopt a summary that differs from this state. Return whether it does.

@@ -102,6 +102,11 @@ class AssignmentManager:
         """Units that cannot continue on this runner, except those that another process has claimed."""
         return self.failed.keys() - self._lost.keys()
 
+    @property
+    def in_doubt(self) -> set[int]:
+        """Units that another runner may have claimed, and that are to be claimed again if none has."""
+        return {number for number, then in self._waiting.items() if then.runs is not None}
+
     def due(
         self,
         units: AbstractSet[int],

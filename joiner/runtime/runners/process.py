@@ -262,6 +262,7 @@ class ProcessLoop:
             claims=frozenset(supervisor.claiming),
             warm=frozenset(self._followers.warm),
             failed=frozenset(self._unable | supervisor.elsewhere),
+            in_doubt=frozenset(supervisor.in_doubt),
         )
 
     def held_up(self) -> AbstractSet[int]:

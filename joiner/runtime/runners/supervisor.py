@@ -170,6 +170,11 @@ class Supervisor(Generic[_Task]):
         return self._assignment.failed_units
 
     @property
+    def in_doubt(self) -> AbstractSet[int]:
+        """Units that have stopped running because another runner may have claimed them."""
+        return self._assignment.in_doubt
+
+    @property
     def elsewhere(self) -> AbstractSet[int]:
         """Units of other sites that this runner is waiting for."""
         return self._moves.elsewhere

@@ -58,6 +58,7 @@ class Instance:
 
     def __init__(self, log: Log | None = None) -> None:
         self.log, self.now_s = log or Log(), 0.0
+        self.work = Work()
         self.member = Member(Identity("process", "a", "run of a"), UNITS, Timing(), 0.0)
 
     def turn(self, *records: MemberRecord, passing_s: float = 0.1) -> None:
@@ -66,7 +67,7 @@ class Instance:
         self.now_s += passing_s
         for logged in self.log.read():
             self.member.hear(logged, self.now_s)
-        for record in self.member.beat(Work(), self.now_s):
+        for record in self.member.beat(self.work, self.now_s):
             self.log.write(record)
 
     def join(self) -> None:
@@ -164,6 +165,35 @@ def test_who_is_to_take_a_unit_over_does_not_claim_it_if_a_standby_can_serve_it_
         assert 0 in one.member.orders(Work(), one.now_s).serve
     one.turn(standby)
     assert one.member.state.units[0].owner == ("c" if is_warm else "a")
+
+
+def test_a_fenced_owner_lets_a_warm_standby_claim_the_unit() -> None:
+    one = Instance()
+    one.join()
+
+    def beat(name: str, **work: Any) -> Heartbeat:
+        return Heartbeat(site="process", instance=name, run=f"run of {name}", **work)
+
+    units = [UnitAssignment("a", ["c"])] * UNITS
+    epoch = one.member.state.epoch + 1
+    one.turn(
+        beat("c", warm=[0, 1], standbys=1),
+        Assignment(site="process", epoch=epoch, units=units, gone={}, by="b", reason=""),
+    )
+    one.work = Work(serves=frozenset({0, 1}))
+    one.turn()
+    one.turn(beat("b", claims=[0]), beat("c", warm=[0, 1], standbys=1))
+    one.turn(Left(site="process", instance="b", run="run of b"))
+    # Both units stop: the first because it was fenced, the other for another reason.
+    orders = one.member.orders(Work(in_doubt=frozenset({0})), one.now_s)
+    assert (0 in orders.serve, 1 in orders.serve) == (False, True), "the log does not say that unit 0 is not served"
+    assert 0 not in one.member.orders(Work(), one.now_s).serve, "the unit was taken back, so it is not in doubt"
+    one.work = Work(claims=frozenset({1}))
+    one.turn()
+    one.turn(beat("c", warm=[0, 1], standbys=1))
+    assert 0 not in one.member.orders(one.work, one.now_s).serve, "this instance proposes that c should serve it"
+    one.turn(beat("c", warm=[0, 1], standbys=1))
+    assert one.member.state.units[0].owner == "c"
 
 
 class Host:
