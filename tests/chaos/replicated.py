@@ -20,7 +20,7 @@ from tests.chaos.pipeline import ChaosPipeline
 from tests.chaos.play import Play
 from tests.chaos.schedule import Act
 from tests.chaos.settling import DEADLINE_S
-from tests.integration.merging import ends_of_replica, has_returned, is_complete, merging
+from tests.integration.merging import ends_of_replica, has_returned, is_complete, is_settled, merging
 from tests.integration.services import run_service, wait_until
 
 _RESETS_MAX: Final = 3
@@ -75,7 +75,7 @@ class ReplicasPlay(Play):
             self._away -= {*self._application.replicas[_number(act)]}
 
     def _reset(self, act: Act, number: int) -> None:
-        """Reset a replica as docs/replicas.md says: while the others are complete, and with its processes stopped.
+        """Reset a replica as docs/replicas.md says: while the others are settled, and with its processes stopped.
 
         The schedule's time stands still until the replica is complete again.
         """
@@ -84,9 +84,10 @@ class ReplicasPlay(Play):
         others = [other for other in range(len(self._application.replicas)) if other != number]
         ports = self._pipeline.ports
         self._server_faults.wait()
+        before = {other: ends_of_replica(self._settings, other) for other in others}
         self._wait_for(
-            lambda: not self._armed and all(is_complete(self._settings, ports, other) for other in others),
-            f"the replicas {others} are complete",
+            lambda: not self._armed and all(is_settled(self._settings, other, before[other]) for other in others),
+            f"the replicas {others} are complete, and have committed in all units",
         )
         if self._replayed:
             self._skip(act)

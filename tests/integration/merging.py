@@ -56,11 +56,7 @@ def is_merged(settings: JoinerSettings) -> bool:
     with closing(_reader(settings)) as log:
         for place, progress in _progress(settings, log):
             for number in range(settings.application.replicas):
-                name = replica_name(place.topic, number)
-                begin, end = log_range(log, name, place.unit)
-                begin = max(begin, 0 if progress is None else progress.positions.get(name, 0))
-                # Markers of transactions may follow.
-                if begin < end and next(read_to_end(log, clock, name, place.unit, begin, end), None) is not None:
+                if _has_unread(log, clock, replica_name(place.topic, number), place.unit, progress):
                     return False
     return True
 
@@ -82,6 +78,33 @@ def has_returned(settings: JoinerSettings, replica: int, ends: Mapping[Place, in
             if progress is None or start < ends[place] or not progress.union["replicas"][replica]["complete"]:
                 return False
     return True
+
+
+def is_settled(settings: JoinerSettings, replica: int, ends: Mapping[Place, int]) -> bool:
+    """Return whether a replica has claimed all of its units, and is complete in all that it wrote until now.
+
+    ``ends``: those of `ends_of_replica` some time ago. A transaction that began later in each unit shows that nothing
+    has to be claimed. Raises KafkaException.
+    """
+    results, clock = settings.topics.out, SystemClock()
+    with closing(_reader(settings)) as log:
+        for place, progress in _progress(settings, log):
+            if progress is None or not progress.union["replicas"][replica]["complete"]:
+                return False
+            name = replica_name(place.topic, replica)
+            if place.topic == results:
+                if progress.starts.get(name, -1) < ends[place]:
+                    return False
+            elif _has_unread(log, clock, name, place.unit, progress):
+                return False
+    return True
+
+
+def _has_unread(log: Consumer, clock: SystemClock, topic: str, unit: int, progress: Progress | None) -> bool:
+    """Return whether a replica's topic has messages that are not merged yet. Markers of transactions do not count."""
+    begin, end = log_range(log, topic, unit)
+    begin = max(begin, 0 if progress is None else progress.positions.get(topic, 0))
+    return begin < end and next(read_to_end(log, clock, topic, unit, begin, end), None) is not None
 
 
 def _places(settings: JoinerSettings) -> Iterator[Place]:
