@@ -109,9 +109,9 @@ def _before(settings: JoinerSettings) -> str:
     return (
         "If settings that affect results have changed and the replicas are merged, first go back to one replica, as "
         "docs/replicas.md describes: otherwise, results that only the new settings yield may be missing in the merged "
-        "topics. They may also be missing if no other replica is complete in all partitions when this one is reset. Look "
-        "at `lsb_joiner_merge_complete` and, after an outage of Kafka, at whether another one has committed in all of "
-        "them since. "
+        "topics. They may also be missing if no other replica is complete in all partitions when this one is reset. "
+        "Look at `lsb_joiner_merge_complete` and, after an outage of Kafka, at whether another one has committed in "
+        "all of them since. "
     )
 
 
