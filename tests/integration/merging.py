@@ -12,7 +12,7 @@ from confluent_kafka import Consumer
 from broker.kafka.replicas import merged_topic, merging_state_topic, replica_name
 from joiner.cli.merging.progress import Progress, read_progress
 from joiner.runtime.clock import SystemClock
-from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
+from joiner.runtime.kafka.clients import known_range, log_range, make_reader, read_to_end
 from joiner.runtime.settings import JoinerSettings
 from tests.integration.endpoints import Endpoints
 
@@ -62,9 +62,14 @@ def is_merged(settings: JoinerSettings) -> bool:
 
 
 def ends_of_replica(settings: JoinerSettings, replica: int) -> dict[Place, int]:
-    """Return the ends of what a replica has written. Raises KafkaException."""
+    """Return the ends of what a replica has written, waiting for Kafka if it has just started.
+
+    Raises KafkaException.
+    """
+    clock = SystemClock()
     with closing(_reader(settings)) as log:
-        return {place: log_range(log, replica_name(place.topic, replica), place.unit)[1] for place in _places(settings)}
+        names = {place: replica_name(place.topic, replica) for place in _places(settings)}
+        return {place: known_range(log, clock, name, place.unit)[1] for place, name in names.items()}
 
 
 def has_returned(settings: JoinerSettings, replica: int, ends: Mapping[Place, int]) -> bool:
