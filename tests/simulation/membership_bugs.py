@@ -104,7 +104,7 @@ def _a_pin_is_followed_before_the_state_is_built() -> AbstractContextManager[Non
 BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "who_was_heard_is_declared_gone": _who_was_heard_is_declared_gone,
     "whoever_was_gone_stays_gone": _whoever_was_gone_stays_gone,
-    "a_new_owner_does_not_wait_for_the_release": lambda: changed(Member, "_is_held", lambda *_: False),
+    "a_new_owner_does_not_wait_for_the_release": lambda: changed(SiteState, "is_held", lambda *_, **__: False),
     "owners_do_not_release": lambda: changed(
         Member,
         "orders",
@@ -131,7 +131,11 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
         lambda *_: False,
     ),
     "who_has_claimed_a_unit_is_not_noted": lambda: changed(SiteState, "_note_claims", lambda *_: None),
-    "a_fenced_owner_claims_its_units_before_a_warm_standby": lambda: changed(Member, "_is_unsettled", lambda *_: False),
+    "a_fenced_owner_claims_its_units_before_a_warm_standby": lambda: changed(
+        member._Waits,  # noqa: SLF001
+        "_is_unsettled",
+        lambda *_: False,
+    ),
     "a_summary_loses_the_number_of_standbys": lambda: _an_order_is_lost_by_a_summary("standbys", None),
     "a_summary_loses_pins": lambda: _an_order_is_lost_by_a_summary("pinned", {}),
     "a_summary_undoes_newer_orders": _a_summary_undoes_newer_orders,

@@ -165,6 +165,47 @@ class _Proposals:
         return self._computed[1]
 
 
+class _Waits:
+    """Decides when an instance claims the units that it owns."""
+
+    def __init__(self, me: Identity) -> None:
+        self._me = me
+        self._ready_s: dict[int, float] = {}
+        # Units that may have been lost, although the log says that this instance serves them.
+        self._unsettled: set[int] = set()
+
+    def may_serve(self, unit: int, work: Work, state: SiteState, now_s: float, *, is_moving: bool) -> bool:
+        """Return whether to serve a unit now rather than wait for the instance that serves it to release it.
+
+        ``is_moving``: whether this instance proposes that another one should own the unit.
+        """
+        has_begun = unit in work.serves or unit in work.claims
+        if has_begun or not state.is_held(unit, but=self._me.instance):
+            self.forget(unit)
+            if has_begun:
+                return True
+            # A warm standby can serve the unit sooner. This instance proposes that, too, so it does not wait in vain.
+            is_for_standby = state.is_abandoned(unit) and is_moving
+            return not (self._is_unsettled(unit, work, state) or is_for_standby)
+        return unit in work.warm and now_s - self._ready_s.setdefault(unit, now_s) >= PATIENCE_S
+
+    def forget(self, unit: int) -> None:
+        """Forget for how long this instance has waited for a unit to be released."""
+        self._ready_s.pop(unit, None)
+
+    def _is_unsettled(self, unit: int, work: Work, state: SiteState) -> bool:
+        """Return whether a unit may have been lost, and the log still says that this instance serves it.
+
+        Only then it is known who has claimed it before, and can a warm standby be proposed.
+        """
+        said = state.live.get(self._me.instance)
+        if said is None or said.run != self._me.run or unit not in said.serves:
+            self._unsettled.discard(unit)
+        elif unit in work.in_doubt:
+            self._unsettled.add(unit)
+        return unit in self._unsettled
+
+
 class Member:
     """An instance as a member of its site. All times are from the instance's own monotonic clock."""
 
@@ -193,9 +234,7 @@ class Member:
         self._correction_s: float | None = None
         self._proposals = _Proposals(identity.instance, units)
         self._retries: set[int] = set()
-        self._ready_s: dict[int, float] = {}
-        # Units that may have been lost, although the log says that this instance serves them.
-        self._unsettled: set[int] = set()
+        self._waits = _Waits(identity)
 
     @property
     def owned(self) -> frozenset[int]:
@@ -332,9 +371,12 @@ class Member:
         follow: set[int] = set()
         for unit, one in enumerate(self._assigned if self.is_assigned else ()):
             if one.owner == self._me.instance:
-                (serve if self._may_serve(unit, work, now_s) else follow).add(unit)
+                is_moving = self._proposals.move(unit)
+                (serve if self._waits.may_serve(unit, work, self.state, now_s, is_moving=is_moving) else follow).add(
+                    unit
+                )
                 continue
-            self._ready_s.pop(unit, None)
+            self._waits.forget(unit)
             if unit in work.serves and one.owner in self.state.live and unit in self.state.live[one.owner].warm:
                 release.add(unit)
             elif self._me.instance in one.standbys and unit not in work.serves:
@@ -401,34 +443,3 @@ class Member:
 
     def _rank(self, silent: set[str]) -> int:
         return sum(name < self._me.instance for name in self.state.live if name not in silent)
-
-    def _may_serve(self, unit: int, work: Work, now_s: float) -> bool:
-        """Return whether to serve a unit now rather than wait for the instance that serves it to release it."""
-        has_begun = unit in work.serves or unit in work.claims
-        if has_begun or not self._is_held(unit):
-            self._ready_s.pop(unit, None)
-            if has_begun:
-                return True
-            # A warm standby can serve the unit sooner. This instance proposes that, too, so it does not wait in vain.
-            is_for_standby = self.state.is_abandoned(unit) and self._proposals.move(unit)
-            return not (self._is_unsettled(unit, work) or is_for_standby)
-        return unit in work.warm and now_s - self._ready_s.setdefault(unit, now_s) >= PATIENCE_S
-
-    def _is_unsettled(self, unit: int, work: Work) -> bool:
-        """Return whether a unit may have been lost, and the log still says that this instance serves it.
-
-        Only then it is known who has claimed it before, and can a warm standby be proposed.
-        """
-        said = self.state.live.get(self._me.instance)
-        if said is None or said.run != self._me.run or unit not in said.serves:
-            self._unsettled.discard(unit)
-        elif unit in work.in_doubt:
-            self._unsettled.add(unit)
-        return unit in self._unsettled
-
-    def _is_held(self, unit: int) -> bool:
-        """Return whether another live member serves or claims a unit."""
-        return any(
-            name != self._me.instance and (unit in beat.serves or unit in beat.claims)
-            for name, beat in self.state.live.items()
-        )
