@@ -349,7 +349,7 @@ class World(ControlTopic):
         for unit in one.claims.keys() - orders.serve:
             del one.claims[unit]
         one.failed &= orders.serve
-        one.in_doubt &= orders.serve - one.serves.keys()
+        one.in_doubt &= (orders.serve | orders.hold) - one.serves.keys()
         for unit in orders.serve - one.serves.keys() - one.claims.keys() - one.failed:
             self._claim(one, unit)
         for unit in orders.follow - one.follows:

@@ -17,6 +17,7 @@ class OlderMembership(GroupMembership):
 
     client_id: ClassVar[str] = "rdkafka"
     follow: Final = frozenset[int]()
+    hold: Final = frozenset[int]()
     has_heirs: Final = False
     is_current: Final = True
     has_news: Final = False

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 
 import msgspec
+import pytest
 
+from joiner.runtime.membership.site import SiteMembership
 from joiner.runtime.model import checkpoint_key, encode
 from joiner.runtime.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, make_settings
 from tests.simulation.memory_log import COMMITTED
-from tests.simulation.stage import on_stage, running
+from tests.simulation.stage import membership_in, on_stage, running
 from tests.simulation.verdict import committed_checkpoint
 from tests.simulation.world import SimulatedProcess, World
 
@@ -23,9 +25,13 @@ def two_units() -> JoinerSettings:
 
 
 class Intruder:
-    """Claims unit 0 while its owner serves both units, as a process that has lost it would. Then writes input."""
+    """Claims unit 0 while its owner serves both units, as a process that has lost it would. Then writes input.
 
-    def __init__(self) -> None:
+    ``reported``: whether the owner has reported by then that it serves both.
+    """
+
+    def __init__(self, *, reported: bool = False) -> None:
+        self.reported = reported
         self.settings = two_units()
         self.world = World(1)
         self.world.director = self
@@ -35,6 +41,7 @@ class Intruder:
         self.process: SimulatedProcess | None = None
         self.complaints: list[str] = []
         self.is_taken_again = False
+        self.claims = 0
 
     def step(self) -> None:
         """See `Director`."""
@@ -42,13 +49,19 @@ class Intruder:
             self.process = self.world.start(self.settings)
         checkpoint = committed_checkpoint(self.world.kafka, self.settings, 0)
         serves_both = running(self.process.joiner) == {0, 1}
-        if not self.complaints and checkpoint is not None and serves_both and checkpoint.run == self.process.run:
+        is_time = serves_both and (not self.reported or self._are_both_reported())
+        if not self.complaints and checkpoint is not None and is_time and checkpoint.run == self.process.run:
             self._claim(msgspec.structs.replace(checkpoint, run="late", instance="late"))
         self.is_taken_again = bool(self.complaints) and serves_both
         if self.is_taken_again or self.world.steps > STEPS_MAX:
             self.world.end()
 
+    def _are_both_reported(self) -> bool:
+        membership = membership_in(self.process.joiner) if self.process is not None else None
+        return isinstance(membership, SiteMembership) and all(membership.state.server(unit) for unit in (0, 1))
+
     def _claim(self, checkpoint: object) -> None:
+        self.claims += 1
         kafka, name = self.world.kafka, f"{APPLICATION}-0"
         _, epoch = kafka.init(name, 60.0)
         within = kafka.transaction(name, epoch)
@@ -93,9 +106,11 @@ def test_a_process_that_is_asked_to_end_ends_well_though_another_has_one_of_its_
     assert play.statuses == [0]
 
 
-def test_a_unit_that_a_late_claimant_took_and_left_is_taken_again() -> None:
-    play = Intruder()
+@pytest.mark.parametrize("reported", [False, True])
+def test_a_unit_that_a_late_claimant_took_and_left_is_taken_again(*, reported: bool) -> None:
+    play = Intruder(reported=reported)
     with on_stage(play.world):
         play.world.play()
     assert play.complaints == ["unit 0: now owned by process late (run late); given up"]
     assert play.is_taken_again
+    assert play.claims == 1, "the owner has claimed it again without looking who has it"

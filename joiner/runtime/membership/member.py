@@ -72,12 +72,13 @@ class Orders(NamedTuple):
 
     ``serve``: claim and serve these units. ``release``: stop serving these units, because their new owner is ready to
     claim them. The instance keeps serving all other units that it serves. ``follow``: build the state of these units,
-    and keep it at their owner's last checkpoint.
+    and keep it at their owner's last checkpoint. ``hold``: do not claim these units yet. Who owns them stays in doubt.
     """
 
     serve: frozenset[int] = frozenset()
     release: frozenset[int] = frozenset()
     follow: frozenset[int] = frozenset()
+    hold: frozenset[int] = frozenset()
 
 
 class Timing(NamedTuple):
@@ -183,6 +184,7 @@ class _Waits:
         if has_begun or not state.is_held(unit, but=self._me.instance):
             self.forget(unit)
             if has_begun:
+                self._unsettled.discard(unit)
                 return True
             # A warm standby can serve the unit sooner. This instance proposes that, too, so it does not wait in vain.
             is_for_standby = state.is_abandoned(unit) and is_moving
@@ -381,7 +383,10 @@ class Member:
                 release.add(unit)
             elif self._me.instance in one.standbys and unit not in work.serves:
                 follow.add(unit)
-        return Orders(frozenset(serve), frozenset(release), frozenset(follow))
+        # If another instance says that it has a unit, there is nothing to check.
+        doubts = follow & work.in_doubt & self.owned
+        hold = frozenset(unit for unit in doubts if not self.state.is_held(unit, but=self._me.instance))
+        return Orders(frozenset(serve), frozenset(release), frozenset(follow), hold)
 
     def take_retries(self) -> set[int]:
         """Return the units that this instance has been ordered to try again since the last call."""

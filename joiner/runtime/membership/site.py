@@ -85,7 +85,7 @@ def start_thread(target: Callable[[], None]) -> threading.Thread | None:
 
 
 class SiteMembership:
-    """The process as a member of its site. `units`: the units that it should serve now."""
+    """The process as a member of its site. `units`: the units that it should serve now, except those in `hold`."""
 
     def __init__(
         self,
@@ -99,6 +99,7 @@ class SiteMembership:
         self._instance = application.instance
         self.units: set[int] = set()
         self.follow: frozenset[int] = frozenset()
+        self.hold: frozenset[int] = frozenset()
         self._host, self._clock = host, clock
         self._log = MemberLog(settings)
         self._group = GroupMembership(settings, claimant.site, self._on_revoke, clock)
@@ -181,14 +182,14 @@ class SiteMembership:
         serves = self._known.serves
         if self._member.is_mixed:
             before, self.units = self.units, set(self._group.units)
-            self.follow = orders.follow - self.units
+            self.follow, self.hold = orders.follow - self.units, frozenset()
             self._note_gained(before)
             if lost := sorted((serves | before) - self.units):
                 self._host.give_back(lost, lost=True)
                 self._exchange()
             return
-        self.follow = orders.follow
-        units = set(orders.serve | (serves - (orders.release - self._host.held_up())))
+        self.follow, self.hold = orders.follow, orders.hold
+        units = set(orders.serve | orders.hold | (serves - (orders.release - self._host.held_up())))
         before, self.units = self.units, units
         self._note_gained(before)
         if revoked := before - units:

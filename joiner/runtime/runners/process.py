@@ -240,7 +240,8 @@ class ProcessLoop:
         self._polled_s = now_s
         self._membership.poll()
         self._followers.poll(self._membership.follow, self._membership.units - self.tasks.tasks.keys())
-        self.supervisor.poll(self._membership.units, is_current=self._membership.is_current)
+        membership = self._membership
+        self.supervisor.poll(membership.units, is_current=membership.is_current, hold=membership.hold)
         self.tasks.report(self.tasks.held())
         self._watch.check()
 

@@ -133,11 +133,11 @@ class Supervisor(Generic[_Task]):
         self._claims: ConcurrentClaims[_Task] = ConcurrentClaims(self._claim, services.pool, services.clock, wake)
         self._reports = UnitReports(claimant, services.pool, services.control.write, services.clock)
 
-    def poll(self, units: AbstractSet[int], *, is_current: bool = True) -> None:
+    def poll(self, units: AbstractSet[int], *, is_current: bool = True, hold: AbstractSet[int] = frozenset()) -> None:
         """Perform all actions that are due. ``units``: the units assigned to this runner.
 
         ``is_current``: whether this is known to be the current assignment. If not, units lost to another runner
-        are not claimed back.
+        are not claimed back. ``hold``: units not to claim yet.
 
         Raises `IllegalTransition` if there is a bug in this program.
         """
@@ -153,7 +153,7 @@ class Supervisor(Generic[_Task]):
             if number in self._to_retry:
                 self._retry(number)
             self._note_state(number)
-        busy = self._lifecycle.units(*OWNING) | self._moves.busy
+        busy = self._lifecycle.units(*OWNING) | self._moves.busy | hold
         for number in self._assignment.due(units, busy, self._moves.claimed_by_others, is_current=is_current):
             self.begin_claim(number, warm=self._take_warm(number))
         self._note_states(units)

@@ -187,6 +187,7 @@ def test_a_fenced_owner_lets_a_warm_standby_claim_the_unit() -> None:
     # Both units stop: the first because it was fenced, the other for another reason.
     orders = one.member.orders(Work(in_doubt=frozenset({0})), one.now_s)
     assert (0 in orders.serve, 1 in orders.serve) == (False, True), "the log does not say that unit 0 is not served"
+    assert orders.hold == {0}, "it must still look who has claimed the unit before it claims it"
     assert 0 not in one.member.orders(Work(), one.now_s).serve, "the unit was taken back, so it is not in doubt"
     one.work = Work(claims=frozenset({1}))
     one.turn()

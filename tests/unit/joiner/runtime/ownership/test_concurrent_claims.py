@@ -146,6 +146,18 @@ def test_a_long_recovery_holds_up_the_loop_of_no_runner(pool: ThreadPoolExecutor
     over.set()
 
 
+def test_a_unit_that_must_not_be_claimed_yet_is_claimed_later(pool: ThreadPoolExecutor) -> None:
+    begun: set[int] = set()
+    supervisor: Any = idle_supervisor(pool)
+    supervisor._claims = ConcurrentClaims(lambda number, *_: begun.add(number), pool, SystemClock())
+    supervisor.poll({0, 1}, hold={1})
+    wait_until(lambda: begun == {0})
+    supervisor.poll({0, 1}, hold={1})
+    assert begun == {0}
+    supervisor.poll({0, 1})
+    wait_until(lambda: begun == {0, 1})
+
+
 def test_a_replay_ends_when_it_is_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = make_settings()
     readers = Readers(settings, SystemClock())
