@@ -294,11 +294,15 @@ class SiteState:
         """Return whether the last one to begin to claim or serve a unit is not its owner's current run.
 
         If nobody serves the unit, its server has ended before the owner could claim it, or the owner has been fenced. A
-        unit that its owner has stopped serving for another reason is not abandoned: the owner tries again.
+        unit that its owner has stopped serving for another reason is not abandoned: the owner tries again, or the unit
+        has failed there.
         """
         owner = self._owner(unit)
-        run = self.members[owner].heartbeat.run if owner in self.members else ""
-        return self._claimants.get(unit, (owner, run)) != (owner, run)
+        said = self.members[owner].heartbeat if owner in self.members else None
+        if said is not None and unit in said.failed:
+            return False
+        claimant = owner, said.run if said is not None else ""
+        return self._claimants.get(unit, claimant) != claimant
 
     def _owner(self, unit: int) -> str:
         return self.units[unit].owner if 0 <= unit < len(self.units) else ""

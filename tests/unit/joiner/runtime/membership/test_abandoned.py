@@ -177,6 +177,22 @@ def test_units_that_cannot_exist_are_not_remembered() -> None:
     assert len(pickle.dumps(site.state)) < before + 1_000
 
 
+def test_a_unit_that_has_failed_at_its_owner_stays_there_although_another_instance_has_claimed_it_and_given_up() -> (
+    None
+):
+    site = serving("a")
+    site.change("a", serves=[1], failed=[0])
+    site.change("c", claims=[0])
+    site.change("c", claims=[])
+    # The answer must not depend on whether the owner has reported the failure once more.
+    for _ in range(2):
+        following = site.next()
+        assert following is None or following.units[0].owner == "a"
+        site.change("a")
+    site.change("a", failed=[])
+    assert not site.state.is_abandoned(0), "the owner tries again"
+
+
 def test_a_unit_that_has_failed_at_its_owner_is_not_left_for_a_standby_when_the_owner_is_gone() -> None:
     """It would move once the standby is warm, on its own, and others would move back to even out the load."""
     site = serving("a")
