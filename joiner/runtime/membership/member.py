@@ -172,8 +172,8 @@ class _Waits:
     def __init__(self, me: Identity) -> None:
         self._me = me
         self._ready_s: dict[int, float] = {}
-        # Units that may have been lost, although the log says that this instance serves them.
-        self._unsettled: set[int] = set()
+        # Since when units may have been lost, although the log says that this instance serves them.
+        self._unsettled: dict[int, float] = {}
 
     def may_serve(self, unit: int, work: Work, state: SiteState, now_s: float, *, is_moving: bool) -> bool:
         """Return whether to serve a unit now rather than wait for the instance that serves it to release it.
@@ -184,28 +184,28 @@ class _Waits:
         if has_begun or not state.is_held(unit, but=self._me.instance):
             self.forget(unit)
             if has_begun:
-                self._unsettled.discard(unit)
+                self._unsettled.pop(unit, None)
                 return True
             # A warm standby can serve the unit sooner. This instance proposes that, too, so it does not wait in vain.
             is_for_standby = state.is_abandoned(unit) and is_moving
-            return not (self._is_unsettled(unit, work, state) or is_for_standby)
+            return not (self._is_unsettled(unit, work, state, now_s) or is_for_standby)
         return unit in work.warm and now_s - self._ready_s.setdefault(unit, now_s) >= PATIENCE_S
 
     def forget(self, unit: int) -> None:
         """Forget for how long this instance has waited for a unit to be released."""
         self._ready_s.pop(unit, None)
 
-    def _is_unsettled(self, unit: int, work: Work, state: SiteState) -> bool:
+    def _is_unsettled(self, unit: int, work: Work, state: SiteState, now_s: float) -> bool:
         """Return whether a unit may have been lost, and the log still says that this instance serves it.
 
-        Only then it is known who has claimed it before, and can a warm standby be proposed.
+        Only afterwards is it known who has claimed it, and can a warm standby be proposed. Writing may fail.
         """
         said = state.live.get(self._me.instance)
         if said is None or said.run != self._me.run or unit not in said.serves:
-            self._unsettled.discard(unit)
+            self._unsettled.pop(unit, None)
         elif unit in work.in_doubt:
-            self._unsettled.add(unit)
-        return unit in self._unsettled
+            self._unsettled.setdefault(unit, now_s)
+        return now_s - self._unsettled.get(unit, -inf) < PATIENCE_S
 
 
 class Member:

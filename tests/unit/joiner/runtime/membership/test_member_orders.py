@@ -22,7 +22,7 @@ from joiner.runtime.control import (
     UnitAssignment,
 )
 from joiner.runtime.membership import site
-from joiner.runtime.membership.member import Identity, Member, Timing, Work
+from joiner.runtime.membership.member import PATIENCE_S, Identity, Member, Timing, Work
 from joiner.runtime.membership.site import SiteMembership
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.settings import JoinerSettings
@@ -38,9 +38,11 @@ class Log:
     def __init__(self) -> None:
         self.records: list[Logged] = []
         self._read = 0
+        self.is_writable = True
 
     def write(self, record: MemberRecord) -> None:
-        self.records.append(Logged(record, len(self.records), 0))
+        if self.is_writable:
+            self.records.append(Logged(record, len(self.records), 0))
 
     def read(self) -> list[Logged]:
         new, self._read = self.records[self._read :], len(self.records)
@@ -195,6 +197,22 @@ def test_a_fenced_owner_lets_a_warm_standby_claim_the_unit() -> None:
     assert 0 not in one.member.orders(one.work, one.now_s).serve, "this instance proposes that c should serve it"
     one.turn(beat("c", warm=[0, 1], standbys=1))
     assert one.member.state.units[0].owner == "c"
+
+
+def test_an_instance_that_cannot_write_what_it_does_waits_for_that_for_a_limited_time() -> None:
+    """Its owner is checked before the unit is claimed."""
+    one = Instance()
+    one.join()
+    one.work = Work(serves=frozenset({0}))
+    one.turn()
+    one.turn()
+    # From now on, it may read the control topic, and not write to it.
+    one.log.is_writable = False
+    one.work = Work(in_doubt=frozenset({0}))
+    one.turn()
+    assert 0 in one.member.orders(one.work, one.now_s).hold
+    one.turn(passing_s=PATIENCE_S)
+    assert 0 in one.member.orders(one.work, one.now_s).serve
 
 
 class Host:
