@@ -356,7 +356,10 @@ class SiteState:
     def _note_claims(self, heartbeat: Heartbeat, before: Heartbeat | None) -> None:
         """Note which units an instance has begun to claim or serve since its last heartbeat."""
         serves, claims = set(heartbeat.serves), set(heartbeat.claims)
-        if before is not None and before.run == heartbeat.run:
+        if before is None:
+            # If the log was not read from its beginning, the instance may have begun before others did.
+            serves = {unit for unit in serves if unit not in self._claimants or self._owner(unit) == heartbeat.instance}
+        elif before.run == heartbeat.run:
             serves -= {*before.serves, *before.claims}
             claims -= set(before.claims)
         claimant = heartbeat.instance, heartbeat.run

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import msgspec
 import pytest
 
-from joiner.runtime.control import Assignment, Left, UnitAssignment
+from joiner.runtime.control import Assignment, Heartbeat, Left, UnitAssignment
+from joiner.runtime.membership.state import SiteState
 from tests.unit.joiner.runtime.membership.pretended_site import Site
 
 
@@ -167,6 +169,20 @@ def test_a_unit_that_was_served_by_an_instance_that_is_gone_is_not_left_for_a_st
     else:
         site.beat("a", run="next run of a")
     assert not site.state.is_abandoned(0)
+
+
+@pytest.mark.parametrize("names", ["ac", "ca"])
+def test_who_reads_the_log_from_the_middle_does_not_take_a_former_server_for_the_last_claimant(names: str) -> None:
+    """The former server has yet to notice that it has lost the unit."""
+    site = serving("a")
+    late = SiteState.of(site.state.summary())
+    beats = {name: Heartbeat(site="plain", instance=name, run=f"run of {name}", serves=[0]) for name in names}
+    for name in names:
+        site.offset += 1
+        late.apply(beats[name], site.offset)
+    assert not late.is_abandoned(0)
+    late.apply(msgspec.structs.replace(beats["c"], claims=[0], serves=[]), site.offset + 1)
+    assert late.is_abandoned(0), "it is known that it claims the unit later"
 
 
 def test_units_that_cannot_exist_are_not_remembered() -> None:
