@@ -112,3 +112,17 @@ def test_merged_topics_of_which_nothing_is_known_are_not_written_a_second_time(a
     assert merger.ends() == 1
     assert "would be written a second time: delete the topic" in merger.text()
     assert "Traceback" not in merger.text()
+
+
+def test_a_control_topic_that_was_deleted_is_created_again_and_merging_goes_on(app: Application) -> None:
+    """The group that decides who merges assigns this topic, and nobody is assigned what does not exist."""
+    ensure_topics(app.admin(), merge_topics(app.settings()))
+    mergers = [app.start(instance=name, command="merge") for name in ("one", "two")]
+    wait_until(lambda: any("merging 2 replicas" in merger.text() for merger in mergers), "one of them merges")
+    for future in app.admin().delete_topics([app.settings().control_topic]).values():
+        future.result()
+    wait_until(lambda: all("starting over" in merger.text() for merger in mergers), "both have noticed")
+    Replica(app, 0).write(PER_ROUND)
+    wait_until(lambda: ids(app) == expected(app, PER_ROUND), "everything is merged")
+    assert [merger.stop() for merger in mergers] == [0, 0]
+    assert not any("Traceback" in merger.text() for merger in mergers)

@@ -11,7 +11,7 @@ from typing import Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
-from broker.kafka.errors import is_denied, is_fatal
+from broker.kafka.errors import is_fatal
 from broker.kafka.group_member import give_partitions_back, member_config
 from broker.kafka.replicas import merging_group
 from joiner.runtime.clock import Clock
@@ -50,14 +50,15 @@ class Leadership:
     def check(self) -> bool:
         """Return whether this process should merge, after waiting a moment if it should not. Call it often.
 
-        Raises KafkaException if the client has failed for good, or if Kafka denies access.
+        Raises KafkaException if the client has failed for good, or if Kafka refuses to let it wait.
         """
         message = self._consumer.poll(0.0 if self.is_mine else _POLL_S)
         error = None if message is None else message.error()
         if error is not None and is_fatal(error):
             raise KafkaException(error)
-        if error is not None and is_denied(error):
-            # The client tells this once, and is then never assigned anything.
+        if error is not None and error.code() > 0:
+            # This is an answer of Kafka, such as a denied access or a topic that was deleted. The client tells it once,
+            # and is then never assigned anything.
             raise KafkaException(KafkaError(error.code(), f"group {self._group}, topic {self._topic}: {error.str()}"))
         return self.is_mine
 

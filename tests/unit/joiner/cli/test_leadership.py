@@ -24,12 +24,19 @@ def polling(monkeypatch: pytest.MonkeyPatch, error: KafkaError | None) -> Leader
     return Leadership(make_settings(application={"name": "app", "replicas": 2}), ManualClock())
 
 
-@pytest.mark.parametrize("code", [KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED])
-def test_a_process_that_may_not_join_the_group_says_so_instead_of_waiting(
-    monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    with pytest.raises(KafkaException, match=r"group app/merge, topic app\.control: .*denied"):
-        polling(monkeypatch, KafkaError(code, "FindCoordinator response error: denied")).check()
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.INVALID_SESSION_TIMEOUT,
+    ],
+)
+def test_a_process_that_can_never_merge_says_so_instead_of_waiting(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """If the topic was deleted, starting over creates it."""
+    with pytest.raises(KafkaException, match=r"group app/merge, topic app\.control: .*refused"):
+        polling(monkeypatch, KafkaError(code, "JoinGroup failed: refused")).check()
 
 
 @pytest.mark.parametrize("error", [None, ALL_DOWN])
