@@ -39,6 +39,9 @@ _WAIT_MIN_S: Final = 0.2
 _WAIT_MAX_S: Final = 10.0
 """How long to wait after an error: each time twice as long, up to the maximum."""
 
+_CALM_S: Final = 60.0
+"""If no error occurs for this time, including the wait, the next one is the first again."""
+
 _LOOK_S: Final = 1.0
 """The time between two updates of the metrics."""
 
@@ -104,7 +107,8 @@ class Merger:
         self._leads: Counter[tuple[str, ...]] = Counter()
         self._lead_ms: Counter[tuple[str, ...]] = Counter()
         """The verdicts and leads of earlier sessions."""
-        self._wait_s = _WAIT_MIN_S
+        self._wait_s, self._erred_s = _WAIT_MIN_S, -math.inf
+        """How long to wait after the next error, and when the last one was."""
         self.is_ready = False
         """Whether it merges, or waits for its turn."""
 
@@ -159,8 +163,12 @@ class Merger:
     def _start_over(self, error: KafkaException, beat: Callable[[], None]) -> None:
         self.is_ready = False
         self._metrics.errors += 1
+        now_s = self._clock.monotonic_s()
+        if now_s - self._erred_s > _CALM_S:
+            # A process that only waits for its turn has no other success than that nothing happens.
+            self._wait_s = _WAIT_MIN_S
         _log.warning("merging: %s; starting over in %.1f s", describe(error), self._wait_s)
-        until_s = self._clock.monotonic_s() + self._wait_s
+        self._erred_s, until_s = now_s, now_s + self._wait_s
         while not self._stop.is_set() and self._clock.monotonic_s() < until_s:
             beat()
             self._stop.wait(_WAIT_MIN_S)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import CollectorRegistry
 
 from broker.kafka.replicas import merging_state_topic
@@ -151,6 +151,31 @@ def test_the_metrics_show_complete_replicas_only_while_a_process_merges(
     assert seen == [1, 1, complete, {("machine.out",): 2}, {("machine.out",): 6}]
     assert (metrics.merging, metrics.waiting, metrics.complete) == (0, 0, {})
     assert (metrics.partitions, metrics.remembered) == ({}, {})
+
+
+def test_a_process_that_has_waited_in_peace_starts_over_as_soon_as_at_first(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may never have merged. Otherwise, it would wait ten seconds after a few restarts of Kafka, even in months."""
+    clock, apart_s = ManualClock(), iter([20.0, 20.0, 20.0, 100.0, 20.0])
+    one = Merger(make_settings(application={"replicas": 2}), clock, sessions.metrics)
+
+    def check() -> bool:
+        if (step_s := next(apart_s, None)) is None:
+            one.stop()
+            return False
+        clock.now_s += step_s
+        raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "it is gone"))
+
+    def pass_time() -> None:
+        clock.now_s += 0.1
+
+    monkeypatch.setattr(merger, "Leadership", lambda *_given: SimpleNamespace(check=check, close=lambda: None))
+    monkeypatch.setattr(merger, "_WAIT_MIN_S", 0.01)
+    one._wait_s = 0.01  # noqa: SLF001 - as at the beginning
+    one.run(pass_time)
+    waits = [record.args[1] for record in caplog.records if isinstance(record.args, tuple) and len(record.args) == 2]
+    assert waits == [0.01, 0.02, 0.04, 0.01, 0.02]
 
 
 def test_topics_with_other_partitions_end_merging(sessions: Sessions) -> None:
