@@ -13,6 +13,7 @@ import msgspec
 
 from broker.wire.start_records import encode_start
 from joiner.runtime.kafka import transaction
+from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import log_ends
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.snapshot_log import Records, beginning
@@ -59,7 +60,7 @@ def only_output_has_starts() -> AbstractContextManager[None]:
 
 def a_beginning_is_not_told() -> AbstractContextManager[None]:
     """A unit that begins, also after a reset, writes no start record with an empty vector."""
-    return changed(claim, "_starts", lambda _found, claimed, _dangling: [claimed.offsets])
+    return changed(claim, "_starts", lambda _found, last: [{} if last is None else last.offsets])
 
 
 def a_lost_beginning_is_not_missed() -> AbstractContextManager[None]:
@@ -68,14 +69,17 @@ def a_lost_beginning_is_not_missed() -> AbstractContextManager[None]:
 
 
 def resolving_is_not_told() -> AbstractContextManager[None]:
-    """A claim that resolves transactions writes a start record with the vector at which it begins."""
-    right = claim._starts  # noqa: SLF001 - it decides what a claim writes
-    return changed(claim, "_starts", lambda found, claimed, _dangling: right(found, claimed, None))
+    """A claim that resolves transactions continues from the furthest checkpoint."""
+    return changed(claim, "last_in_order", lambda one, checkpoint, *_given: one.reached or checkpoint)
 
 
 def blameless_without_a_proof() -> AbstractContextManager[None]:
     """A claim that resolves transactions assumes that Kafka has ended those of the unit correctly."""
-    return changed(claim, "is_blameless", lambda *_given: True)
+
+    def wrong(one: Any, checkpoint: Any, _resolved: Any, readers: Any, _replay: Any) -> Any:
+        return read_checkpoint(readers, one.unit) or checkpoint
+
+    return changed(claim, "last_in_order", wrong)
 
 
 def founding_is_not_fenced() -> AbstractContextManager[None]:

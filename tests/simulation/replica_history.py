@@ -24,7 +24,7 @@ from tests.simulation.memory_kafka import MemoryKafka
 from tests.simulation.memory_log import Transaction
 from tests.simulation.outcome import Outcome
 from tests.simulation.replica_incidents import ReplicaIncidents
-from tests.simulation.replica_verdict import Claims, written, wrong_starts, wrongly_merged
+from tests.simulation.replica_verdict import written, wrong_starts, wrongly_merged
 from tests.simulation.stage import CHUNK_BYTES, facts_of, on_stage
 from tests.simulation.temper import CALM, TEMPERS
 from tests.simulation.verdict import all_progress, judge, stable_ends
@@ -103,7 +103,6 @@ class ReplicaHistory:
         self._act_from = 0
         self._feed_again_at = _FEED_AGAIN
         self._make_topics()
-        self._claims = Claims(self.world.kafka)
         now_s = self.world.clock_s
         names = [(0, "a"), (0, "b"), (1, "c"), (1, "d")]
         self._slots = [Slot(self._named(*name), now_s + plan.choice([0, 0, 1, 5, 20])) for name in names]
@@ -260,7 +259,7 @@ class ReplicaHistory:
         for settings in self.replicas:
             difference, findings = judge(kafka, settings)
             is_exact = not has_forgotten
-            difference = difference or wrong_starts(kafka, settings, self._draw, self._claims, is_exact=is_exact)
+            difference = difference or wrong_starts(kafka, settings, self._draw, self.world.counts, is_exact=is_exact)
             if difference:
                 self._differ(f"{settings.application.name}:\n{difference}")
             elif findings is not None:

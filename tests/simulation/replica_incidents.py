@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from joiner.runtime.kafka.snapshot_log import beginning, cut
 from joiner.runtime.kafka.transaction import UnitTransactions
+from joiner.runtime.kafka.unit_producer import UnitProducer
 from joiner.runtime.model import RESET_RUN, SLOTS, Checkpoint, decode_manifest, manifest_key
 from joiner.runtime.settings import JoinerSettings
 from tests.simulation.bugs import changed
@@ -31,6 +33,7 @@ class ReplicaIncidents:
         self._kills_second_founder = self._forgets_foundation and apart.random() < 0.7
         self._forgets_beginning = forgets > 0 and apart.random() < 0.5
         self._fences_founder = apart.random() < 0.2
+        self._kills_writer = forgets > 0 and apart.random() < 0.6
         self._removes = plan.random() < 0.5
         # Missing output is found from the older snapshot.
         self._needed = 1 + (forgets > 0)
@@ -92,6 +95,10 @@ class ReplicaIncidents:
             if self._forgets_beginning and {} in more.get("starts", ()):
                 self._forgets_beginning = False
                 self._forget(0.5)
+            if messages and self._kills_writer:
+                self._kills_writer = False
+                producer = one._producer  # noqa: SLF001 - it dies with its process
+                vars(producer)["commit"] = partial(self._die_in_commit, producer, checkpoint)
             return commit(one, messages, checkpoint, *rest, **more)
 
         with (
@@ -109,6 +116,18 @@ class ReplicaIncidents:
         elif self._kills_second_founder:
             self._kills_second_founder = False
             self._world.kill_running("the end of a foundation")
+
+    def _die_in_commit(self, producer: UnitProducer, checkpoint: Checkpoint) -> None:
+        """Let a process die just before a commit, and Kafka forget some markers of what the next claim aborts."""
+        producer.flush()
+        transaction = self._world.kafka.identities[f"{checkpoint.application}-{checkpoint.unit}"].transaction
+        assert transaction is not None, "a checkpoint was written"
+        share = self._draw.choice([0.3, 0.6, 1.0])
+        for log in [log for log in transaction.logs if self._draw.random() < share]:
+            log.leave_open(transaction)
+        self._world.kill_running("the end of a transaction")
+        self._world.counts["markers forgotten"] += 1
+        UnitProducer.commit(producer)
 
     def _forget(self, share: float) -> None:
         self._world.kafka.forgets = lambda _log: self._draw.random() < share

@@ -6,8 +6,8 @@ start record with an empty vector. What it wrote before it last began is not jud
 
 from __future__ import annotations
 
-import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Final
@@ -17,6 +17,7 @@ import msgspec
 from broker.wire.records import is_watermark
 from broker.wire.start_records import read_start
 from joiner.check.found.evidence import Message, RecordedEvidence
+from joiner.check.found.findings import Findings
 from joiner.check.verify import comparison
 from joiner.check.verify.outputs import verify
 from joiner.check.verify.rows import ROWS
@@ -28,7 +29,7 @@ from joiner.runtime.model import RESET_RUN, checkpoint_key, dangling_key, decode
 from joiner.runtime.settings import JoinerSettings
 from tests.property.replica_histories import Reader, Writer
 from tests.simulation.memory_kafka import MemoryKafka
-from tests.simulation.memory_log import COMMITTED, Entry, Log, Transaction
+from tests.simulation.memory_log import Entry, Log, Transaction
 from tests.simulation.verdict import all_progress
 
 _VECTORS_MAX: Final = 5
@@ -57,37 +58,13 @@ def since_begun(entries: Sequence[Entry], begins_at: int) -> list[Entry]:
     return [entry for entry in entries if entry.offset >= begins_at]
 
 
-class Claims:
-    """Notes where the state log of a unit ends whenever its transactional id is initialised."""
-
-    def __init__(self, kafka: MemoryKafka) -> None:
-        self._kafka = kafka
-        self._ends: dict[tuple[int, int], int] = {}
-        kafka.on_init = self._note
-
-    def _note(self, transactional_id: str, epoch: int) -> None:
-        application, _, unit = transactional_id.rpartition("-")
-        log = self._kafka.log(f"{application}.state", int(unit))
-        self._ends[self._kafka.identities[transactional_id].producer, epoch] = log.end
-
-    def found(self, by: Transaction, log: Log) -> int:
-        """Return up to where a claimant could read the state log. ``by``: its transaction."""
-        end = self._ends[by.producer, by.epoch]
-        ended = {id(entry.transaction): entry.offset for entry in log.archive if entry.is_control}
-        open_ = (
-            entry.offset
-            for entry in log.archive
-            if entry.transaction is not None and entry.offset < end <= ended.get(id(entry.transaction), math.inf)
-        )
-        return min(open_, default=end)
-
-
 def wrong_starts(
-    kafka: MemoryKafka, settings: JoinerSettings, draw: random.Random, claims: Claims, *, is_exact: bool
+    kafka: MemoryKafka, settings: JoinerSettings, draw: random.Random, counts: Counter[str], *, is_exact: bool
 ) -> str:
     """Return what is wrong with the start records of a replica, or an empty string if nothing is.
 
-    ``is_exact``: no transaction was ended wrongly, so each begins where the one before it ended.
+    ``is_exact``: no transaction was ended wrongly, so each begins where the one before it ended. ``counts``: how many
+    claims that resolve transactions continue, to add to.
     """
     for unit in range(settings.topics.partitions):
         entries = {kind: written(kafka, topic, unit) for kind, topic in settings.output_topics.items()}
@@ -99,7 +76,7 @@ def wrong_starts(
         wrong = (
             _not_true(kafka, settings, unit, judged, draw)
             or _not_told(kafka, settings, unit)
-            or _not_resolved(kafka, settings, unit, claims)
+            or _not_resolved(kafka, settings, unit, judged, counts)
         )
         if wrong or (is_exact and (wrong := _not_exact(kafka, settings, unit))):
             return f"unit {unit}: {wrong}"
@@ -130,25 +107,30 @@ def _not_true(
             if vector := read_start(entry.value):
                 # The output before its first occurrence is the smallest.
                 firsts.setdefault(tuple(sorted(vector.items())), {}).setdefault(kind, at)
+    for vector_, places in draw.sample(sorted(firsts.items()), min(len(firsts), _VECTORS_MAX)):
+        before = {kind: of_kind[: places.get(kind, len(of_kind))] for kind, of_kind in entries.items()}
+        findings = _compared(kafka, settings, unit, dict(vector_), before)
+        wanted = {what for kind in places for what in _KINDS[kind]}
+        if missing := sum(tally.missing for (what, _), tally in findings.tallies.items() if what in wanted):
+            return f"{missing} outputs are missing before the start record {dict(vector_)}"
+    return ""
+
+
+def _compared(
+    kafka: MemoryKafka, settings: JoinerSettings, unit: int, vector: dict[str, int], entries: dict[str, list[Entry]]
+) -> Findings:
+    """Compare output with what is due at a vector. ``entries``: by kind."""
     inputs = [
         _message(name, unit, entry)
         for name in settings.input_topics
         for entry in kafka.log(name, unit).archive
         if entry.is_committed
     ]
-    checkpoint = all_progress(kafka, settings)[unit]
-    for vector_, places in draw.sample(sorted(firsts.items()), min(len(firsts), _VECTORS_MAX)):
-        before = [
-            _message(settings.output_topics[kind], unit, entry)
-            for kind, of_kind in entries.items()
-            for entry in of_kind[: places.get(kind, len(of_kind))]
-        ]
-        at_vector = msgspec.structs.replace(checkpoint, offsets=dict(vector_))
-        findings = verify(settings, RecordedEvidence({unit: at_vector}, [*inputs, *before], settings.topics))
-        wanted = {what for kind in places for what in _KINDS[kind]}
-        if missing := sum(tally.missing for (what, _), tally in findings.tallies.items() if what in wanted):
-            return f"{missing} outputs are missing before the start record {dict(vector_)}"
-    return ""
+    outputs = [
+        _message(settings.output_topics[kind], unit, entry) for kind, of_kind in entries.items() for entry in of_kind
+    ]
+    at_vector = msgspec.structs.replace(all_progress(kafka, settings)[unit], offsets=vector)
+    return verify(settings, RecordedEvidence({unit: at_vector}, [*inputs, *outputs], settings.topics))
 
 
 def _not_exact(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> str:
@@ -183,15 +165,20 @@ def _matters(entry: Entry) -> bool:
 def _not_told(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> str:
     """Return a start record that claims to continue, although Kafka has ended a transaction wrongly before it.
 
-    A start record with an empty vector must be in between. Only the loss of start records with a vector is harmless.
+    That is so if its messages are visible although its checkpoint is not, or the other way round. A start record with
+    an empty vector must be in between. Only the loss of start records with a vector is harmless.
     """
+    state = kafka.log(settings.state_topic, unit)
+    key, counted = checkpoint_key(unit).encode(), set[Transaction]()
+    for transaction, entry in _by_transaction(state):
+        if entry.key == key and entry.is_committed:
+            counted.add(transaction)
     for kind, topic in settings.output_topics.items():
         log = kafka.log(topic, unit)
         wrong = {
             entry.offset
-            for decided, records in log.left_open
-            for entry in records
-            if (decided.state == COMMITTED) != entry.is_committed and _matters(entry)
+            for transaction, entry in _by_transaction(log)
+            if (transaction in counted) != entry.is_committed and _matters(entry)
         }
         lost_at = -1
         for entry in log.archive:
@@ -205,34 +192,46 @@ def _not_told(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> str:
     return ""
 
 
-def _not_resolved(kafka: MemoryKafka, settings: JoinerSettings, unit: int, claims: Claims) -> str:
-    """Return a claim that resolves transactions and continues, although it cannot prove that none was ended wrongly.
+def _by_transaction(log: Log) -> list[tuple[Transaction, Entry]]:
+    """Return the messages of all units with the transactions that wrote them, also those that Kafka has left open."""
+    left = {entry.offset: transaction for transaction, records in log.left_open for entry in records}
+    return [
+        (left.get(entry.offset, entry.transaction), entry)
+        for entry in log.archive
+        if entry.transaction is not None and entry.transaction.producer >= 0 and not entry.is_control
+    ]
 
-    That is so if it finds the note of an earlier claimant, or if it writes missing output. A note that is behind an
-    open transaction is not found, and one that a fenced claimant writes later does not matter either, also if somebody
-    else has claimed the unit since: neither of these claimants has written anything else.
+
+def _not_resolved(
+    kafka: MemoryKafka, settings: JoinerSettings, unit: int, entries: dict[str, list[Entry]], counts: Counter[str]
+) -> str:
+    """Return a claim that resolves transactions and continues, although not exactly what is due precedes it.
+
+    What precedes it must be what is due at its vector, in each topic: other output would come again or be out of order.
+    ``entries``: by kind.
     """
-    key, notes = dangling_key(unit).encode(), dict[int, int]()
-    claimed = list[int]()
-    logs = {kind: written(kafka, topic, unit) for kind, topic in settings.output_topics.items()}
-    state = kafka.log(settings.state_topic, unit)
-    for entry in state.archive:
-        if entry.key == checkpoint_key(unit).encode() and entry.is_committed:
-            claimed.append(entry.offset)
-        if entry.key != key or not entry.is_committed:
+    key = dangling_key(unit).encode()
+    for removal in kafka.log(settings.state_topic, unit).archive:
+        if removal.key != key or removal.value is not None or not removal.is_committed:
             continue
-        if entry.value is not None:
-            notes[entry.offset] = decode_checkpoint(entry.value).noted_at
+        places = {kind: _first_of(removal.transaction, of_kind) for kind, of_kind in entries.items()}
+        mine = [entry for of_kind in entries.values() for entry in of_kind if entry.transaction is removal.transaction]
+        vector = next(filter(None, (read_start(entry.value) for entry in mine)), None)
+        if vector is None:
             continue
-        assert entry.transaction is not None, "a note is removed by a claim or a reset"
-        end = claims.found(entry.transaction, state)
-        found = [at for at, noted_at in notes.items() if at < end and not any(noted_at <= one < end for one in claimed)]
-        mine = [one for log in logs.values() for one in log if one.transaction is entry.transaction]
-        vectors = [vector for one in mine if (vector := read_start(one.value)) is not None]
-        if (found or len(mine) > len(vectors)) and any(vectors):
-            return f"the claim at {entry.offset} continues, after the notes at {found}"
-        notes.clear()
+        before = {kind: of_kind[: places[kind]] for kind, of_kind in entries.items()}
+        findings = _compared(kafka, settings, unit, vector, before)
+        counts["resolved and continued"] += 1
+        counts["resolved, continued and wrote"] += any(read_start(entry.value) is None for entry in mine)
+        said = {what for kind, at in places.items() if at < len(entries[kind]) for what in _KINDS[kind]}
+        if any(not tally.is_right for (what, _), tally in findings.tallies.items() if what in said):
+            return f"the claim at {removal.offset} continues from {vector}, but is not preceded by what is due there"
     return ""
+
+
+def _first_of(transaction: Transaction | None, entries: Sequence[Entry]) -> int:
+    """Return the index of a transaction's first message, or the number of all messages if it has none."""
+    return next((at for at, entry in enumerate(entries) if entry.transaction is transaction), len(entries))
 
 
 def _vectors(entries: Sequence[Entry]) -> dict[int, list[dict[str, int]]]:
@@ -260,13 +259,13 @@ def _writer(kafka: MemoryKafka, settings: JoinerSettings, kind: str, unit: int) 
     applications = frozenset({settings.application.shared_name})
     partition = MergedPartition(ReplicaUnion(1, 1), applications, settings.events.time_unit)
     found, last = Writer(None), dict[str, int]()
-    log = found.log
+    log, said = found.log, None
     for entry in written(kafka, settings.output_topics[kind], unit):
         if (vector := read_start(entry.value)) is not None:
-            if len(log) > 1 and vector and (log[-1] == ("start", {}) or not reached(vector, last)):
-                # Perhaps it has only resolved transactions, and nothing was missing.
+            # A transaction that resolves others has only a start record with an empty vector.
+            if len(log) > 1 and vector and (said is entry.transaction or not reached(vector, last)):
                 found.resets.add(len(log))
-            last = vector or last
+            said, last = (said, vector) if vector else (entry.transaction, last)
             log.append(("start", vector))
         elif holds_results(entry.value):
             log += [("id", identity) for identity in identities_in(entry.value)]

@@ -32,7 +32,7 @@ from joiner.runtime.ownership.dangling import (
     fence_partitions,
     find_dangling,
     find_wrongly_ended,
-    is_blameless,
+    last_in_order,
     resolve,
 )
 from joiner.runtime.ownership.eligibility import (
@@ -97,35 +97,34 @@ def claim(
                 checkpoint = _to_continue(readers, log, dangling, topics, claimant)
         messages: Outgoing = {}
         removed: list[str] = []
+        last: Checkpoint | None = checkpoint
         if dangling is not None:
             reached = dangling.reached or checkpoint
-            again = partial(replay_effects, settings, reached, readers.clock)
-            resolved = resolve(settings, dangling, transactions, checkpoint, readers.clock, again)
+            replay = partial(replay_effects, settings, clock=readers.clock)
+            resolved = resolve(settings, dangling, transactions, checkpoint, readers.clock, partial(replay, reached))
             messages = resolved.effects.messages(settings.topics)
             removed = [dangling.key]
-            checkpoint = _owned(reached, claimant)
             # Only the start records depend on it.
-            if settings.application.replicas > 1 and is_blameless(log, dangling, resolved, readers):
-                dangling = None
-    starts = _starts(log.checkpoint(), checkpoint, dangling)
+            has_replicas = settings.application.replicas > 1
+            last = last_in_order(dangling, checkpoint, resolved, readers, replay) if has_replicas else None
+            checkpoint = _owned(reached, claimant)
+    starts = _starts(log.checkpoint(), last)
     transactions.commit(messages, checkpoint, removed=removed, starts=starts)
     return checkpoint
 
 
-def _starts(
-    found: Checkpoint | None, claimed: Checkpoint, dangling: DanglingTransaction | None
-) -> list[Mapping[str, int]]:
+def _starts(found: Checkpoint | None, last: Checkpoint | None) -> list[Mapping[str, int]]:
     """Return the vectors of the claim's start records. ``found``: the newest checkpoint before the claim.
 
-    ``dangling``: the transactions that were resolved, unless it is proven that all were ended correctly.
+    ``last``: the checkpoint at which exactly the output is due that precedes the claim, or None if none is known.
 
     An empty vector says that the output does not continue from the last start record: because the unit is new, was
     reset or was founded, or because start records may be missing or wrong. In that case, the next transaction is the
     first of which it is known what precedes it: the claim itself writes missing output of earlier ones.
     """
-    if dangling is not None:
+    if last is None:
         return [{}]
-    return [{}, claimed.offsets] if found is None or found.run == RESET_RUN else [claimed.offsets]
+    return [{}, last.offsets] if found is None or found.run == RESET_RUN else [last.offsets]
 
 
 def _to_continue(

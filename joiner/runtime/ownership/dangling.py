@@ -109,12 +109,13 @@ class Resolved(NamedTuple):
     """What resolving dangling transactions has found.
 
     ``effects``: the missing output, for the claim to write. ``missing``: how much that is. ``fences``: the offsets, by
-    topic, before which all transactions have ended now.
+    topic, before which all transactions have ended now. ``visible``: the identities of the other output, by topic.
     """
 
     effects: Effects
     missing: int
     fences: dict[str, int]
+    visible: dict[str, set[str]]
 
 
 class ReplayedEffects(NamedTuple):
@@ -236,6 +237,7 @@ def resolve(
         _note(settings, dangling.key, unit, msgspec.structs.replace(reached, noted_at=end))
         fences = fence_partitions(readers, unit, transactions, checkpoint)
         effects, begin = again()
+        visible: dict[str, set[str]] = {}
 
         def missing_in(topic: str, values: list[bytes]) -> list[int]:
             """Return the indices of the values that are neither visible in the topic nor removed by retention."""
@@ -250,6 +252,7 @@ def resolve(
             if reached.offsets == checkpoint.offsets:
                 # All these effects were committed, so each was in the log at some point.
                 absent -= _removed(readers, topic, unit, absent, start, end)
+            visible[topic] = identities - absent
             return absent
 
         _keep_missing_results(effects, lambda identities: absent_in(topics.out, identities))
@@ -261,24 +264,44 @@ def resolve(
     missing = effects.pairs + len(effects.late) + len(effects.rejected) + len(effects.unmatched)
     what = "results, late and unmatched records and dead letters"
     _log.warning("unit %s: resolved; writing %s missing %s with the claim", unit, missing, what)
-    return Resolved(effects, missing, fences)
+    return Resolved(effects, missing, fences, visible)
 
 
-def is_blameless(log: StateLog, dangling: DanglingTransaction, resolved: Resolved, readers: Readers) -> bool:
-    """Return whether it is proven that Kafka has ended all of the unit's transactions correctly.
+def last_in_order(
+    dangling: DanglingTransaction,
+    checkpoint: Checkpoint,
+    resolved: Resolved,
+    readers: Readers,
+    replay: Callable[[Checkpoint], ReplayedEffects],
+) -> Checkpoint | None:
+    """Return the newest checkpoint if it is proven that what is visible in each topic is what is due there, or None.
 
-    That is so if the open transactions were those of another program, or if Kafka has since ended ours as it should
-    have. Then all output that precedes the claim is visible where the unit has written it.
+    Then all start records hold that readers have seen, and the claim may continue from there: what it writes is due
+    later. It does not matter how many claimants have tried to resolve the transactions before, because all output is
+    compared: what is due at the furthest checkpoint, and is visible, with what is due at the newest.
 
-    ``log``: as it was before the transactions were resolved. An earlier claimant's note in it does not say what that
-    claimant found, and compaction may have removed it since, so nothing is proven then. A note that is hidden behind an
-    open transaction does not matter: that claimant has not got beyond its fence, so it has written nothing else, and
-    what it found is still there.
+    ``checkpoint``: the one to continue from if none was ever committed. ``replay``: see `resolve`; up to a checkpoint.
     """
-    if not dangling.open_from or log.dangling_note() is not None or resolved.missing:
-        return False
-    # If Kafka has committed since what was open before, the records that it names must be visible, and not missing.
-    return find_wrongly_ended(read_newest(readers, log.unit), resolved.fences, readers) is None
+    log = read_newest(readers, dangling.unit)
+    # Start records with an empty vector are no effects. If Kafka has rolled one back, only this finds it.
+    if find_wrongly_ended(log, resolved.fences, readers) is not None:
+        return None
+    last = log.checkpoint() or checkpoint
+    if last.offsets == (dangling.reached or checkpoint).offsets:
+        return None if resolved.missing else last
+    due = _identities_by_topic(replay(last).effects, readers.settings)
+    return last if due == resolved.visible else None
+
+
+def _identities_by_topic(effects: Effects, settings: JoinerSettings) -> dict[str, set[str]]:
+    """Return the identities of all effects, by result topic."""
+    topics = settings.topics
+    return {
+        topics.out: {identity for value in effects.joined.values.each() for identity in _identities(value)},
+        topics.late: set(map(identity_of, _encoded(effects.late))),
+        topics.rejected: set(map(identity_of, _encoded(effects.rejected))),
+        topics.unmatched: set(map(identity_of, _encoded(effects.unmatched))),
+    }
 
 
 def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[str]]) -> None:

@@ -18,6 +18,7 @@ from joiner.runtime.ownership import claim as claiming
 from joiner.runtime.ownership import dangling, restore
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.settings import JoinerSettings, replica_settings
+from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 from tests.manual_clock import ManualClock
@@ -123,10 +124,12 @@ def starts_of_claim(
     missing: int = 0,
     *,
     note: bool = False,
+    due_before: int = 0,
 ) -> Any:
-    """Return the start records of a claim that resolves transactions.
+    """Return the start records of a claim that resolves transactions, and finds no output of the unit.
 
     ``later``: what turns out to have been ended wrongly after that. ``note``: whether an earlier claimant has left one.
+    ``due_before``: how many results are due at the newest checkpoint, which is at 12.
     """
     checkpoint = make_checkpoint(fingerprint=settings.fingerprint())
     values = {checkpoint_key(0): encode(checkpoint)} | ({dangling_key(0): encode(checkpoint)} if note else {})
@@ -142,7 +145,13 @@ def starts_of_claim(
     monkeypatch.setattr(claiming, "find_dangling", lambda *_given: open_ if open_.open_from else None)
     monkeypatch.setattr(claiming, "check_log_range", lambda *_given: None)
     monkeypatch.setattr(claiming, "fence_partitions", lambda *_given: {"machine.out.r1": 9})
-    monkeypatch.setattr(claiming, "resolve", lambda *_given: dangling.Resolved(Effects(), missing, {}))
+    topics = settings.topics
+    visible: dict[str, set[str]] = {
+        name: set() for name in (topics.out, topics.late, topics.rejected, topics.unmatched)
+    }
+    monkeypatch.setattr(claiming, "resolve", lambda *_given: dangling.Resolved(Effects(), missing, {}, visible))
+    due = Effects(joined_parts=[Batch.of(None, [b'{"id":"1"}'] * due_before)])
+    monkeypatch.setattr(claiming, "replay_effects", lambda *_given, **_more: dangling.ReplayedEffects(due, {}))
     transactions: Any = SimpleNamespace(
         init=lambda: None, commit=lambda *_given, removed, starts: committed.append((removed, starts))
     )
@@ -155,10 +164,10 @@ def starts_of_claim(
 
 
 @pytest.mark.parametrize(
-    ("open_", "note", "missing", "later", "is_blameless"),
+    ("open_", "note", "missing", "later", "continues"),
     [
         (BLAMELESS, False, 0, None, True),
-        (BLAMELESS, True, 0, None, False),
+        (BLAMELESS, True, 0, None, True),
         (BLAMELESS, False, 1, None, False),
         (BLAMELESS, False, 0, ENDED_WRONGLY, False),
         (ENDED_WRONGLY, False, 0, None, False),
@@ -171,16 +180,29 @@ def test_a_claim_continues_after_another_programs_transaction_if_nothing_was_end
     later: dangling.DanglingTransaction | None,
     *,
     note: bool,
-    is_blameless: bool,
+    continues: bool,
 ) -> None:
     """Otherwise, the restart of the only complete replica would let readers get again what they have forgotten."""
     settings = replica_settings(make_settings(application={"replicas": 2}), 1)
     starts = starts_of_claim(monkeypatch, settings, open_, later, missing, note=note)
-    assert starts == ([{DATA: 12}] if is_blameless else [{}])
+    assert starts == ([{DATA: 12}] if continues else [{}])
+
+
+@pytest.mark.parametrize("due_before", [0, 1])
+@pytest.mark.parametrize("note", [False, True])
+def test_a_claim_that_writes_the_output_of_an_aborted_transaction_continues_from_the_checkpoint_before(
+    monkeypatch: pytest.MonkeyPatch, due_before: int, *, note: bool
+) -> None:
+    """Otherwise, its replica would not be complete for a moment, and what the claim writes would be dropped."""
+    settings = replica_settings(make_settings(application={"replicas": 2}), 1)
+    aborted = make_checkpoint(fingerprint=settings.fingerprint(), offsets={DATA: 15})
+    open_ = dangling.DanglingTransaction(0, {"machine.out": 4}, aborted)
+    starts = starts_of_claim(monkeypatch, settings, open_, missing=2, note=note, due_before=due_before)
+    assert starts == ([{}] if due_before else [{DATA: 12}])
 
 
 def test_without_replicas_nothing_is_looked_up_for_start_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claiming, "is_blameless", lambda *_given: pytest.fail("it reads the logs"))
+    monkeypatch.setattr(claiming, "last_in_order", lambda *_given: pytest.fail("it reads the logs"))
     starts_of_claim(monkeypatch, make_settings(), BLAMELESS)
 
 
@@ -218,21 +240,18 @@ def test_the_claim_of_a_warm_unit_does_not_look_at_replica_0(
     assert len(looked) == looks
 
 
-OPEN = dangling.DanglingTransaction(0, {"machine.out": 4}, None)
-
-
 @pytest.mark.parametrize(
-    ("found", "open_", "vectors"),
+    ("found", "last", "vectors"),
     [
-        (None, None, [{}, {DATA: 12}]),
-        (make_checkpoint(run=RESET_RUN), None, [{}, {DATA: 12}]),
-        (make_checkpoint(), None, [{DATA: 12}]),
-        (None, OPEN, [{}]),
-        (make_checkpoint(run=RESET_RUN), OPEN, [{}]),
-        (make_checkpoint(), OPEN, [{}]),
+        (None, make_checkpoint(), [{}, {DATA: 12}]),
+        (make_checkpoint(run=RESET_RUN), make_checkpoint(), [{}, {DATA: 12}]),
+        (make_checkpoint(), make_checkpoint(), [{DATA: 12}]),
+        (None, None, [{}]),
+        (make_checkpoint(run=RESET_RUN), None, [{}]),
+        (make_checkpoint(), None, [{}]),
     ],
 )
 def test_a_claim_says_where_it_begins_unless_that_is_not_known(
-    found: Checkpoint | None, open_: dangling.DanglingTransaction | None, vectors: list[dict[str, int]]
+    found: Checkpoint | None, last: Checkpoint | None, vectors: list[dict[str, int]]
 ) -> None:
-    assert claiming._starts(found, make_checkpoint(), open_) == vectors  # noqa: SLF001 - it decides what a claim writes
+    assert claiming._starts(found, last) == vectors  # noqa: SLF001 - it decides what a claim writes

@@ -17,6 +17,7 @@ from joiner.runtime.kafka.transaction import Fenced
 from joiner.runtime.model import Checkpoint, FirstRecord, StateLog, checkpoint_key, dangling_key, encode
 from joiner.runtime.ownership import dangling
 from joiner.runtime.ownership.dangling import _identities, _keep_missing_results
+from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 from tests.manual_clock import ManualClock
@@ -61,54 +62,65 @@ def test_a_claim_finds_that_the_record_of_a_beginning_was_rolled_back(monkeypatc
     assert not wrongly_ended(monkeypatch, [later], None)
 
 
-OUT = make_settings().topics.out
+OUT, LATE, REJECTED, UNMATCHED = (
+    getattr(make_settings().topics, name) for name in ("out", "late", "rejected", "unmatched")
+)
 FORMER = make_checkpoint()
-OPENED = make_checkpoint(run="last", offsets={DATA: 15}, written={OUT: FirstRecord(" 1", 20)})
-RESULT = b'{"id":"1"}'
-NOTED = {dangling_key(0): encode(FORMER)}
+"""The newest checkpoint before the claim."""
+OPENED = make_checkpoint(run="last", offsets={DATA: 15}, written={OUT: FirstRecord(" 2", 20)})
+"""That of the last transaction, which is open in some partition when the claim begins."""
+BEGUN = make_checkpoint(written={OUT: FirstRecord(BEGINNING, 10)})
+DUE = {12: "1", 15: "123"}
+"""The ids of the results that are due, by the offset."""
+
+
+def results(ids: str) -> list[bytes]:
+    return [b'{"id":"%d"}' % int(one) for one in ids]
 
 
 @pytest.mark.parametrize(
-    ("is_open", "noted", "missing", "now", "visible", "is_proven"),
+    ("now", "tried", "visible", "continues"),
     [
-        pytest.param(True, {}, 0, FORMER, [], True, id="our last transaction was aborted"),
-        pytest.param(True, {}, 0, OPENED, [RESULT], True, id="our last transaction was committed"),
-        pytest.param(True, {}, 0, FORMER, [RESULT], False, id="committed only there"),
-        pytest.param(True, {}, 0, OPENED, [], False, id="aborted only there"),
-        pytest.param(False, {}, 0, FORMER, [], False, id="nothing was open"),
-        pytest.param(True, NOTED, 0, FORMER, [], False, id="an earlier claimant has left a note"),
-        pytest.param(True, {}, 1, FORMER, [], False, id="output was missing"),
+        pytest.param(FORMER, [OPENED], "1", True, id="our last transaction was aborted"),
+        pytest.param(OPENED, [], "123", True, id="our last transaction was committed"),
+        pytest.param(FORMER, [OPENED], "123", False, id="committed only there"),
+        pytest.param(FORMER, [], "13", False, id="committed only there, and compaction has removed its checkpoint"),
+        pytest.param(FORMER, [OPENED], "", False, id="what was committed before is missing"),
+        pytest.param(OPENED, [], "1", False, id="aborted only there"),
+        pytest.param(OPENED, [], "12", False, id="removed in part, and aborted only there"),
+        pytest.param(BEGUN, [OPENED], "1", False, id="the record of a beginning was rolled back"),
+        pytest.param(None, [OPENED], "1", True, id="nothing was committed"),
     ],
 )
-def test_what_was_open_is_harmless_if_all_that_was_committed_is_visible_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    noted: dict[str, bytes],
-    missing: int,
-    now: Checkpoint,
-    visible: list[bytes],
-    *,
-    is_open: bool,
-    is_proven: bool,
+def test_a_claim_continues_if_what_is_visible_is_what_is_due_at_the_newest_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, now: Checkpoint | None, tried: list[Checkpoint], visible: str, *, continues: bool
 ) -> None:
     """Kafka may have ended what was open when the claim began, while the claim was fencing the partitions.
 
-    ``now``: the newest checkpoint that is visible then. That of the last transaction is at offset 20 of its log.
+    ``now``: the newest checkpoint that is visible then. ``tried``: later ones. ``visible``: ids of results.
     """
-    log = StateLog(0, {checkpoint_key(0): encode(FORMER)} | noted, checkpoint_at=9)
-    later = StateLog(0, {checkpoint_key(0): encode(now)}, checkpoint_at=9 if now is FORMER else 20)
-    monkeypatch.setattr(dangling, "read_newest", lambda *_given: later)
-    monkeypatch.setattr(dangling, "read_tried", lambda _readers, _unit, begin, _end: [OPENED] if begin <= 20 else [])
+    log = StateLog(0, {} if now is None else {checkpoint_key(0): encode(now)}, checkpoint_at=9)
+    monkeypatch.setattr(dangling, "read_newest", lambda *_given: log)
+    monkeypatch.setattr(dangling, "read_tried", lambda *_given: tried)
     monkeypatch.setattr(dangling, "log_range", lambda *_given: (0, 100))
     monkeypatch.setattr(
-        dangling, "read_to_end", lambda *_given: (SimpleNamespace(value=lambda value=one: value) for one in visible)
+        dangling,
+        "read_to_end",
+        lambda *_given: (SimpleNamespace(value=lambda one=one: one) for one in results(visible)),
     )
     settings = make_settings(application={"replicas": 2})
     readers: Any = SimpleNamespace(settings=settings, clock=ManualClock(), log=None, everything=None)
-    open_ = dangling.DanglingTransaction(0, {OUT: 20} if is_open else {}, None)
-    resolved = dangling.Resolved(Effects(), missing, {OUT: 90})
-    assert dangling.is_blameless(log, open_, resolved, readers) == is_proven
-    assert ("Kafka has" in caplog.text) == (bool(visible) != (now is OPENED))
+    missing = len(DUE[15]) - len(visible)
+    seen: dict[str, set[str]] = {OUT: {f" {one}" for one in visible}, LATE: set(), REJECTED: set(), UNMATCHED: set()}
+    resolved = dangling.Resolved(Effects(), missing, {OUT: 90}, seen)
+
+    def replay(until: Checkpoint) -> dangling.ReplayedEffects:
+        parts = [Batch.of(None, results(DUE[until.offsets[DATA]]))]
+        return dangling.ReplayedEffects(Effects(joined_parts=parts), {})
+
+    one = dangling.DanglingTransaction(0, {OUT: 20}, OPENED)
+    last = dangling.last_in_order(one, FORMER, resolved, readers, replay)
+    assert last == ((now or FORMER) if continues else None)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +142,7 @@ def test_the_note_of_a_claimant_that_was_fenced_before_it_arrived_does_not_count
     monkeypatch.setattr(dangling, "read_tried", lambda *_given: [note])
     monkeypatch.setattr(dangling, "log_range", lambda *_given: (0, 100))
     monkeypatch.setattr(dangling, "_ends", lambda *_given: {OUT: (90, 90)})
-    monkeypatch.setattr(dangling, "read_to_end", lambda *_given: iter([SimpleNamespace(value=lambda: RESULT)]))
+    monkeypatch.setattr(dangling, "read_to_end", lambda *_given: iter([SimpleNamespace(value=lambda: results("2")[0])]))
     found = dangling.find_dangling(log, readers)
     assert (found is not None) == counts
     assert (dangling.find_wrongly_ended(log, {OUT: 90}, readers) is not None) == counts
