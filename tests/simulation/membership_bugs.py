@@ -133,7 +133,7 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "who_has_claimed_a_unit_is_not_noted": lambda: changed(SiteState, "_note_claims", lambda *_: None),
     "a_fenced_owner_claims_its_units_before_a_warm_standby": lambda: changed(
         member._Waits,  # noqa: SLF001
-        "_is_unsettled",
+        "_is_unreported",
         lambda *_: False,
     ),
     "a_summary_loses_the_number_of_standbys": lambda: _an_order_is_lost_by_a_summary("standbys", None),

@@ -173,7 +173,7 @@ class _Waits:
         self._me = me
         self._ready_s: dict[int, float] = {}
         # Since when units may have been lost, although the log says that this instance serves them.
-        self._unsettled: dict[int, float] = {}
+        self._unreported: dict[int, float] = {}
 
     def may_serve(self, unit: int, work: Work, state: SiteState, now_s: float, *, is_moving: bool) -> bool:
         """Return whether to serve a unit now rather than wait for the instance that serves it to release it.
@@ -184,28 +184,28 @@ class _Waits:
         if has_begun or not state.is_held(unit, but=self._me.instance):
             self.forget(unit)
             if has_begun:
-                self._unsettled.pop(unit, None)
+                self._unreported.pop(unit, None)
                 return True
             # A warm standby can serve the unit sooner. This instance proposes that, too, so it does not wait in vain.
             is_for_standby = state.is_abandoned(unit) and is_moving
-            return not (self._is_unsettled(unit, work, state, now_s) or is_for_standby)
+            return not (self._is_unreported(unit, work, state, now_s) or is_for_standby)
         return unit in work.warm and now_s - self._ready_s.setdefault(unit, now_s) >= PATIENCE_S
 
     def forget(self, unit: int) -> None:
         """Forget for how long this instance has waited for a unit to be released."""
         self._ready_s.pop(unit, None)
 
-    def _is_unsettled(self, unit: int, work: Work, state: SiteState, now_s: float) -> bool:
+    def _is_unreported(self, unit: int, work: Work, state: SiteState, now_s: float) -> bool:
         """Return whether a unit may have been lost, and the log still says that this instance serves it.
 
         Only afterwards is it known who has claimed it, and can a warm standby be proposed. Writing may fail.
         """
         said = state.live.get(self._me.instance)
         if said is None or said.run != self._me.run or unit not in said.serves:
-            self._unsettled.pop(unit, None)
+            self._unreported.pop(unit, None)
         elif unit in work.in_doubt:
-            self._unsettled.setdefault(unit, now_s)
-        return now_s - self._unsettled.get(unit, -inf) < PATIENCE_S
+            self._unreported.setdefault(unit, now_s)
+        return now_s - self._unreported.get(unit, -inf) < PATIENCE_S
 
 
 class Member:
@@ -374,9 +374,8 @@ class Member:
         for unit, one in enumerate(self._assigned if self.is_assigned else ()):
             if one.owner == self._me.instance:
                 is_moving = self._proposals.move(unit)
-                (serve if self._waits.may_serve(unit, work, self.state, now_s, is_moving=is_moving) else follow).add(
-                    unit
-                )
+                may_serve = self._waits.may_serve(unit, work, self.state, now_s, is_moving=is_moving)
+                (serve if may_serve else follow).add(unit)
                 continue
             self._waits.forget(unit)
             if unit in work.serves and one.owner in self.state.live and unit in self.state.live[one.owner].warm:

@@ -220,15 +220,7 @@ def resolve(
     answer.
     """
     unit, reached = dangling.unit, dangling.reached or checkpoint
-    where = ", ".join(f"{topic} [{unit}] from {at}" for topic, at in dangling.open_from.items())
-    _log.warning(
-        "unit %s: %s; resolving it up to %s",
-        unit,
-        f"a transaction is open that Kafka should have ended or that belongs to another program ({where})"
-        if where
-        else "Kafka has not ended the unit's transactions correctly",
-        offsets_as_text(reached.offsets),
-    )
+    _warn_about(dangling, reached)
     topics = settings.topics
     with closing(Readers(settings, clock)) as readers:
         _, end = log_range(readers.everything, settings.state_topic, unit)
@@ -265,6 +257,18 @@ def resolve(
     what = "results, late and unmatched records and dead letters"
     _log.warning("unit %s: resolved; writing %s missing %s with the claim", unit, missing, what)
     return Resolved(effects, missing, fences, visible)
+
+
+def _warn_about(dangling: DanglingTransaction, reached: Checkpoint) -> None:
+    where = ", ".join(f"{topic} [{dangling.unit}] from {at}" for topic, at in dangling.open_from.items())
+    _log.warning(
+        "unit %s: %s; resolving it up to %s",
+        dangling.unit,
+        f"a transaction is open that Kafka should have ended or that belongs to another program ({where})"
+        if where
+        else "Kafka has not ended the unit's transactions correctly",
+        offsets_as_text(reached.offsets),
+    )
 
 
 def last_in_order(
