@@ -29,7 +29,7 @@ IS_FULL: Final = "LSB_CHAOS_FULL" in os.environ
 SEEDS: Final = 8
 """The maximum number of seeds."""
 EVENTS_PER_S: Final = 80
-RESET_S: Final = 60
+RESET_S: Final = 90
 """For how long there is data, in addition, if a replica is reset."""
 
 
