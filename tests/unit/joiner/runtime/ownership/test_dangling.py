@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from broker.wire.arrow.results import decode_results
+from broker.wire.records import Late, Record, Unmatched, reject
 from broker.wire.start_records import encode_start
 from joiner.runtime.kafka.pending_markers import BEGINNING, identities_in, identity_of
 from joiner.runtime.kafka.transaction import Fenced
@@ -121,6 +123,55 @@ def test_a_claim_continues_if_what_is_visible_is_what_is_due_at_the_newest_check
     one = dangling.DanglingTransaction(0, {OUT: 20}, OPENED)
     last = dangling.last_in_order(one, FORMER, resolved, readers, replay)
     assert last == ((now or FORMER) if continues else None)
+
+
+def effects_in(kind: str, count: int) -> Effects:
+    """Return effects with so many messages of one kind."""
+    record = Record("x", "power", 1, 1.0, "1")
+    about = [(f"j:0:left:{at}", "spindle", "j", "left", DATA, 0, at, record) for at in range(count)]
+    match kind:
+        case "full" | "arrow":
+            effects = effects_of(kind)
+            effects.joined_parts = [effects.joined.take(np.arange(count))]
+            return effects
+        case "late":
+            return Effects(late=[Late(*one) for one in about])
+        case "unmatched":
+            return Effects(unmatched=[Unmatched(*one) for one in about])
+        case _:
+            given: Any = {"source": "spindle", "topic": DATA, "partition": 0}
+            return Effects(rejected=[reject(b"", "wrong", **given, offset=at) for at in range(count)])
+
+
+@pytest.mark.parametrize("kind", ["full", "arrow", "late", "unmatched", "rejected"])
+@pytest.mark.parametrize("visible", [0, 1, 2])
+def test_a_claim_compares_all_output_of_any_kind(monkeypatch: pytest.MonkeyPatch, kind: str, visible: int) -> None:
+    """One message is due at the newest checkpoint, and two are at the furthest. ``visible``: how many are visible."""
+    settings = make_settings(application={"replicas": 2})
+    topics, readers = settings.topics, SimpleNamespace(settings=settings, clock=ManualClock(), close=lambda: None)
+    shown = [value for batch in effects_in(kind, visible).messages(topics).values() for value in batch.values.each()]
+    monkeypatch.setattr(dangling, "Readers", lambda *_given: readers)
+    readers.log = readers.everything = None
+    monkeypatch.setattr(dangling, "read_newest", lambda *_given: StateLog(0, {checkpoint_key(0): encode(FORMER)}))
+    monkeypatch.setattr(dangling, "find_wrongly_ended", lambda *_given: None)
+    monkeypatch.setattr(dangling, "log_range", lambda *_given: (0, 100))
+    monkeypatch.setattr(dangling, "_note", lambda *_given: None)
+    fences = dict.fromkeys((OUT, LATE, REJECTED, UNMATCHED), 90)
+    monkeypatch.setattr(dangling, "fence_partitions", lambda *_given: fences)
+    monkeypatch.setattr(
+        dangling, "read_to_end", lambda *_given: (SimpleNamespace(value=lambda one=one: one) for one in shown)
+    )
+    one = dangling.DanglingTransaction(0, {OUT: 20}, OPENED)
+    due = {FORMER.offsets[DATA]: 1, OPENED.offsets[DATA]: 2}
+
+    def replay(until: Checkpoint) -> dangling.ReplayedEffects:
+        return dangling.ReplayedEffects(effects_in(kind, due[until.offsets[DATA]]), {})
+
+    transactions: Any = SimpleNamespace(check_owner=lambda: None)
+    resolved = dangling.resolve(settings, one, transactions, FORMER, ManualClock(), lambda: replay(OPENED))
+    assert (resolved.missing == 0) == (visible == 2)
+    given: Any = readers
+    assert dangling.last_in_order(one, FORMER, resolved, given, replay) == (FORMER if visible == 1 else None)
 
 
 @pytest.mark.parametrize(
