@@ -104,7 +104,7 @@ def _a_pin_is_followed_before_the_state_is_built() -> AbstractContextManager[Non
 BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "who_was_heard_is_declared_gone": _who_was_heard_is_declared_gone,
     "whoever_was_gone_stays_gone": _whoever_was_gone_stays_gone,
-    "a_new_owner_does_not_wait_for_the_release": lambda: changed(SiteState, "is_held", lambda *_, **__: False),
+    "a_new_owner_does_not_wait_for_the_release": lambda: changed(SiteState, "is_taken", lambda *_, **__: False),
     "owners_do_not_release": lambda: changed(
         Member,
         "orders",

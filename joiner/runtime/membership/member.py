@@ -56,8 +56,8 @@ _ANSWER_S: Final = 1.0
 class Work:
     """What an instance is currently doing, by unit.
 
-    The sets are as in `Heartbeat`. ``in_doubt``: units that it has stopped serving, because another instance may have
-    claimed them.
+    The sets are as in `Heartbeat`. ``in_doubt``: units that it has stopped serving or failed to claim, because another
+    instance may have claimed them.
     """
 
     serves: frozenset[int] = frozenset()
@@ -171,6 +171,7 @@ class _Waits:
 
     def __init__(self, me: Identity) -> None:
         self._me = me
+        # Since when this instance has been ready to take over units that another one serves.
         self._ready_s: dict[int, float] = {}
         # Since when units may have been lost, although the log says that this instance serves them.
         self._unreported: dict[int, float] = {}
@@ -181,7 +182,7 @@ class _Waits:
         ``is_moving``: whether this instance proposes that another one should own the unit.
         """
         has_begun = unit in work.serves or unit in work.claims
-        if has_begun or not state.is_held(unit, but=self._me.instance):
+        if has_begun or not state.is_taken(unit, but=self._me.instance):
             self.forget(unit)
             if has_begun:
                 self._unreported.pop(unit, None)
@@ -384,7 +385,7 @@ class Member:
                 follow.add(unit)
         # If another instance says that it has a unit, there is nothing to check.
         doubts = follow & work.in_doubt & self.owned
-        hold = frozenset(unit for unit in doubts if not self.state.is_held(unit, but=self._me.instance))
+        hold = frozenset(unit for unit in doubts if not self.state.is_taken(unit, but=self._me.instance))
         return Orders(frozenset(serve), frozenset(release), frozenset(follow), hold)
 
     def take_retries(self) -> set[int]:

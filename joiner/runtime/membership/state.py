@@ -281,7 +281,7 @@ class SiteState:
         serving = [member for member in everyone if not member.is_gone and unit in member.heartbeat.serves]
         return max(serving, key=lambda member: member.offset).heartbeat.instance if serving else None
 
-    def is_held(self, unit: int, *, but: str) -> bool:
+    def is_taken(self, unit: int, *, but: str) -> bool:
         """Return whether a live member serves or claims a unit. ``but``: the one that does not count."""
         return any(name != but and (unit in beat.serves or unit in beat.claims) for name, beat in self.live.items())
 

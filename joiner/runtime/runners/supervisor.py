@@ -171,7 +171,7 @@ class Supervisor(Generic[_Task]):
 
     @property
     def in_doubt(self) -> AbstractSet[int]:
-        """Units that have stopped running because another runner may have claimed them."""
+        """Units that have stopped running, or could not be claimed, because another runner may have claimed them."""
         return self._assignment.in_doubt
 
     @property
