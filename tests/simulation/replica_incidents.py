@@ -34,6 +34,7 @@ class ReplicaIncidents:
         self._forgets_beginning = forgets > 0 and apart.random() < 0.5
         self._fences_founder = apart.random() < 0.2
         self._kills_writer = forgets > 0 and apart.random() < 0.6
+        self._kills_committer = forgets > 0 and apart.random() < 0.6
         self._removes = plan.random() < 0.5
         # Missing output is found from the older snapshot.
         self._needed = 1 + (forgets > 0)
@@ -95,10 +96,13 @@ class ReplicaIncidents:
             if self._forgets_beginning and {} in more.get("starts", ()):
                 self._forgets_beginning = False
                 self._forget(0.5)
+            producer = one._producer  # noqa: SLF001 - it dies with its process
             if messages and self._kills_writer:
                 self._kills_writer = False
-                producer = one._producer  # noqa: SLF001 - it dies with its process
                 vars(producer)["commit"] = partial(self._die_in_commit, producer, checkpoint)
+            elif messages and self._kills_committer:
+                self._kills_committer = False
+                vars(producer)["commit"] = partial(self._die_after_commit, producer)
             return commit(one, messages, checkpoint, *rest, **more)
 
         with (
@@ -128,6 +132,12 @@ class ReplicaIncidents:
         self._world.kill_running("the end of a transaction")
         self._world.counts["markers forgotten"] += 1
         UnitProducer.commit(producer)
+
+    def _die_after_commit(self, producer: UnitProducer) -> None:
+        """Let a process die just after a commit, of which Kafka forgets some markers."""
+        self._forget(self._draw.choice([0.3, 0.6]))
+        UnitProducer.commit(producer)
+        self._world.kill_running("a commit that loses markers")
 
     def _forget(self, share: float) -> None:
         self._world.kafka.forgets = lambda _log: self._draw.random() < share
