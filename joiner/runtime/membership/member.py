@@ -181,16 +181,16 @@ class _Waits:
 
         ``is_moving``: whether this instance proposes that another one should own the unit.
         """
-        has_begun = unit in work.serves or unit in work.claims
-        if has_begun or not state.is_taken(unit, but=self._me.instance):
+        if unit in work.serves or unit in work.claims:
             self.forget(unit)
-            if has_begun:
-                self._unreported.pop(unit, None)
-                return True
-            # A warm standby can serve the unit sooner. This instance proposes that, too, so it does not wait in vain.
-            is_for_standby = state.is_abandoned(unit) and is_moving
-            return not (self._is_unreported(unit, work, state, now_s) or is_for_standby)
-        return unit in work.warm and now_s - self._ready_s.setdefault(unit, now_s) >= PATIENCE_S
+            self._unreported.pop(unit, None)
+            return True
+        if state.is_taken(unit, but=self._me.instance):
+            return unit in work.warm and now_s - self._ready_s.setdefault(unit, now_s) >= PATIENCE_S
+        self.forget(unit)
+        # A warm standby can serve the unit sooner. This instance proposes that, too, so it does not wait in vain.
+        is_for_standby = state.is_abandoned(unit) and is_moving
+        return not (self._is_unreported(unit, work, state, now_s) or is_for_standby)
 
     def forget(self, unit: int) -> None:
         """Forget for how long this instance has waited for a unit to be released."""
@@ -369,24 +369,22 @@ class Member:
 
     def orders(self, work: Work, now_s: float) -> Orders:
         """Return what this instance should do. ``work``: what it is currently doing."""
-        serve: set[int] = set()
-        release: set[int] = set()
-        follow: set[int] = set()
+        serve, release, follow, hold = set[int](), set[int](), set[int](), set[int]()
         for unit, one in enumerate(self._assigned if self.is_assigned else ()):
             if one.owner == self._me.instance:
                 is_moving = self._proposals.move(unit)
                 may_serve = self._waits.may_serve(unit, work, self.state, now_s, is_moving=is_moving)
                 (serve if may_serve else follow).add(unit)
+                # If another instance says that it has a unit, there is nothing to check.
+                if not may_serve and unit in work.in_doubt and not self.state.is_taken(unit, but=self._me.instance):
+                    hold.add(unit)
                 continue
             self._waits.forget(unit)
             if unit in work.serves and one.owner in self.state.live and unit in self.state.live[one.owner].warm:
                 release.add(unit)
             elif self._me.instance in one.standbys and unit not in work.serves:
                 follow.add(unit)
-        # If another instance says that it has a unit, there is nothing to check.
-        doubts = follow & work.in_doubt & self.owned
-        hold = frozenset(unit for unit in doubts if not self.state.is_taken(unit, but=self._me.instance))
-        return Orders(frozenset(serve), frozenset(release), frozenset(follow), hold)
+        return Orders(frozenset(serve), frozenset(release), frozenset(follow), frozenset(hold))
 
     def take_retries(self) -> set[int]:
         """Return the units that this instance has been ordered to try again since the last call."""

@@ -293,19 +293,12 @@ def last_in_order(
     last = log.checkpoint() or checkpoint
     if last.offsets == (dangling.reached or checkpoint).offsets:
         return None if resolved.missing else last
-    due = _identities_by_topic(replay(last).effects, readers.settings)
-    return last if due == resolved.visible else None
-
-
-def _identities_by_topic(effects: Effects, settings: JoinerSettings) -> dict[str, set[str]]:
-    """Return the identities of all effects, by result topic."""
-    topics = settings.topics
-    return {
-        topics.out: {identity for value in effects.joined.values.each() for identity in _identities(value)},
-        topics.late: set(map(identity_of, _encoded(effects.late))),
-        topics.rejected: set(map(identity_of, _encoded(effects.rejected))),
-        topics.unmatched: set(map(identity_of, _encoded(effects.unmatched))),
+    messages = replay(last).effects.messages(readers.settings.topics)
+    due = {
+        topic: {identity for value in batch.values.each() for identity in _identities(value)}
+        for topic, batch in messages.items()
     }
+    return last if due == {topic: seen for topic, seen in resolved.visible.items() if seen} else None
 
 
 def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[str]]) -> None:

@@ -238,9 +238,9 @@ class ProcessLoop:
         if now_s - self._polled_s < _POLL_S and not self._membership.has_news:
             return
         self._polled_s = now_s
-        self._membership.poll()
-        self._followers.poll(self._membership.follow, self._membership.units - self.tasks.tasks.keys())
         membership = self._membership
+        membership.poll()
+        self._followers.poll(membership.follow, membership.units - self.tasks.tasks.keys())
         self.supervisor.poll(membership.units, is_current=membership.is_current, hold=membership.hold)
         self.tasks.report(self.tasks.held())
         self._watch.check()
